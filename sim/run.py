@@ -1,0 +1,74 @@
+"""Run: what happened, as columns. Token times and the state of every slot at time t are derived from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.policy import Policy
+from sim.service import StepTime
+from sim.trace import Trace
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Outcomes of a request.
+FINISHED, CANCELLED, REFUSED, UNFINISHED = range(4)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps, one row for each stretch of equal batches; all columns have the length of the number of rows.
+
+    Step i (0 ≤ i < count) of a row starts at start_us + i·first_us + growth_us·i(i−1)/2 and takes
+    first_us + i·growth_us. Rows are in time order and do not overlap; between two rows the device is idle.
+
+    start_us   float64  clock at which the first step of the row starts, µs
+    count      int64    steps in the row, ≥ 1
+    first_us   float64  duration of its first step, µs
+    growth_us  float64  by how much each further step takes longer, µs
+    decode     int64    requests that get one decode token in each step
+    prefilling int64    requests that get prompt tokens in each step
+    prefill    int64    prompt tokens in each step
+    """
+
+    start_us: Floats
+    count: Ints
+    first_us: Floats
+    growth_us: Floats
+    decode: Ints
+    prefilling: Ints
+    prefill: Ints
+
+    @property
+    def end_us(self) -> Floats:
+        """Clock at which the last step of each row ends, µs."""
+        n = self.count
+        return self.start_us + n * self.first_us + self.growth_us * (n * (n - 1) / 2)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trace served under one policy. Request columns have the trace's length and order; times are µs, nan: never.
+
+    admitted_us     start of the first step that works on the request
+    first_token_us  end of the step that finishes its prompt
+    finished_us     end of the step that yields its last token (static: still the request's own last token)
+    released_us     when its slot becomes free: finished_us, but the end of the whole batch under static batching
+    outcome         FINISHED, CANCELLED, REFUSED or UNFINISHED
+    """
+
+    trace: Trace
+    service: StepTime
+    policy: Policy
+    admitted_us: Floats
+    first_token_us: Floats
+    finished_us: Floats
+    released_us: Floats
+    outcome: NDArray[np.int8]
+    steps: Steps
+
+    def __len__(self) -> int:
+        return len(self.trace)
