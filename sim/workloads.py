@@ -1,0 +1,159 @@
+"""Workloads: seeded generators of arrivals and lengths, small functions that compose into a Trace.
+
+    requests = workload(poisson(n, rate=7, seed=1), lognormal(n, 798, 1.0, seed=1, of="prompt"), uniform(n, 1, 128, seed=1))
+
+The same seed gives the same bytes. Arrivals, prompt lengths and output lengths draw from separate streams of the seed,
+one draw a request: to change the arrivals leaves every length as it was, and to ask for more requests leaves the first
+ones' lengths (and, unless their span is made exact, arrivals) as they were. A parameter out of range raises ValueError
+with its name and range.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sim.trace import MAX_TOKENS, Trace
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Of = Literal["prompt", "output"]
+
+MAX_REQUESTS = 10_000_000
+
+_STREAMS = {"arrivals": 0, "prompt": 1, "output": 2}
+
+
+def workload(arrivals: ArrayLike, prompt: ArrayLike, output: ArrayLike, name: str = "") -> Trace:
+    """The trace of these arrivals (s), prompt and output lengths (tokens). Raises TraceError."""
+    return Trace(np.asarray(arrivals), np.asarray(prompt), np.asarray(output), name=name)
+
+
+# ------------------------------------------------------------------------------------------- arrivals, seconds, (n,)
+
+def all_at_once(n: int) -> Floats:
+    """Every request at 0 s: offline serving, and vLLM's bench with --request-rate inf."""
+    return np.zeros(_count(n))
+
+
+def evenly_spaced(n: int, rate: float) -> Floats:
+    """One request every 1/rate seconds, the first at 0 s. rate: requests/s."""
+    return np.arange(_count(n)) / _rate(rate)
+
+
+def poisson(n: int, rate: float, seed: int) -> Floats:
+    """A Poisson process from 0 s on: independent gaps, exponential with mean 1/rate; the first request ends the first gap."""
+    return gamma_bursts(n, rate, 1, seed, exact_span=False)
+
+
+def gamma_bursts(n: int, rate: float, burstiness: float, seed: int, exact_span: bool = True) -> Floats:
+    """Independent gaps, Gamma(shape = burstiness, scale = 1/(rate · burstiness)), as vLLM's bench defines burstiness.
+
+    The mean gap is 1/rate and its coefficient of variation 1/sqrt(burstiness): 1 is Poisson, less comes in bursts, more
+    is more regular. The first request ends the first gap. exact_span, as in vLLM's bench: all arrivals are rescaled, so
+    that the last one is at exactly n/rate seconds (papers/FACTS.md section 10; vllm/benchmarks/serve.py).
+    """
+    _between("burstiness", burstiness, 0.001, 1000)
+    gaps = _random(seed, "arrivals").standard_gamma(burstiness, _count(n))
+    if not exact_span:
+        return np.cumsum(gaps) / (_rate(rate) * burstiness)
+    if not gaps.any():
+        gaps[0] = 1.0  # few requests and so bursty that every draw underflowed: one gap is the whole span
+    times: Floats = np.cumsum(gaps / gaps.max())  # by the largest, so that tiny draws do not vanish in the sum
+    times *= n / _rate(rate) / times[-1]
+    return times
+
+
+# -------------------------------------------------------------------------------------------- lengths, tokens, (n,)
+
+def equal(n: int, mean: float) -> Ints:
+    """All of one length, rounded to whole tokens."""
+    return _tokens(np.full(_count(n), _mean(mean)), None)
+
+
+def uniform(n: int, low: int, high: int, seed: int, of: Of = "output") -> Ints:
+    """Every whole number from low to high, both included, is as likely as any other."""
+    _between("low", low, 1, MAX_TOKENS, "tokens", whole=True)
+    _between("high", high, low, MAX_TOKENS, "tokens", whole=True)
+    return low + np.floor(_random(seed, of).random(_count(n)) * (high - low + 1)).astype(np.int64)
+
+
+def lognormal(n: int, mean: float, cv: float, seed: int, cap: int | None = None, of: Of = "output") -> Ints:
+    """Lognormal with this mean and coefficient of variation (standard deviation / mean), before rounding and cap.
+
+    ln X is normal with variance s² = ln(1 + cv²) and mean ln(mean) − s²/2. Rounded to whole tokens, at least 1, at most cap.
+    """
+    _between("cv", cv, 0, 100)
+    variance = math.log1p(cv**2)
+    normal = _random(seed, of).standard_normal(_count(n))
+    return _tokens(np.exp(math.log(_mean(mean)) - variance / 2 + math.sqrt(variance) * normal), cap)
+
+
+def heavy_tailed(n: int, mean: float, alpha: float, seed: int, cap: int | None = None, of: Of = "output") -> Ints:
+    """1 + Lomax (Pareto II): P(X > x) = (1 + (x − 1)/s)^−alpha for x ≥ 1, s = (mean − 1)(alpha − 1), so that E X = mean.
+
+    The smaller alpha, the heavier the tail; at alpha ≤ 2 the variance is infinite. Mean before rounding and cap; the cap
+    lowers it. Rounded to whole tokens, at most cap.
+    """
+    _between("alpha", alpha, 1.01, 100)
+    survival = 1 - _random(seed, of).random(_count(n))  # in (0, 1]
+    return _tokens(1 + (_mean(mean) - 1) * (alpha - 1) * (survival ** (-1 / alpha) - 1), cap)
+
+
+def from_quantiles(n: int, probabilities: ArrayLike, values: ArrayLike, seed: int, of: Of = "output") -> Ints:
+    """Drawn from a quantile table by its inverse distribution function, linear between the points.
+
+    probabilities, (k,): increasing, from 0 (its value is the minimum) to 1 (the maximum). values, (k,): tokens,
+    non-decreasing. For example ([0, .5, .99, 1], [1, 1020, 4142, 14050]).
+    """
+    p, v = np.asarray(probabilities, np.float64), np.asarray(values, np.float64)
+    if p.ndim != 1 or len(p) < 2 or p[0] != 0 or p[-1] != 1 or not np.all(np.diff(p) > 0):
+        raise ValueError(f"probabilities must increase from 0 to 1, not {_shown(probabilities)}")
+    if v.shape != p.shape or not (v[0] >= 1 and v[-1] <= MAX_TOKENS and np.all(np.diff(v) >= 0)):
+        raise ValueError(f"values must be one for each probability, from 1 to {MAX_TOKENS} tokens and must not decrease, "
+                         f"not {_shown(values)}")
+    return _tokens(np.interp(_random(seed, of).random(_count(n)), p, v), None)
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+def _random(seed: int, stream: str) -> np.random.Generator:
+    if stream not in _STREAMS:
+        raise ValueError(f"of must be 'prompt' or 'output', not {_shown(stream)}")
+    _between("seed", seed, 0, 2**63 - 1, whole=True)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(_STREAMS[stream],))))
+
+
+def _tokens(lengths: Floats, cap: int | None) -> Ints:
+    if cap is not None:
+        _between("cap", cap, 1, MAX_TOKENS, "tokens", whole=True)
+    return np.clip(np.rint(lengths), 1, cap or MAX_TOKENS).astype(np.int64)
+
+
+def _count(n: int) -> int:
+    _between("n", n, 1, MAX_REQUESTS, "requests", whole=True)
+    return int(n)
+
+
+def _rate(rate: float) -> float:
+    return _between("rate", rate, 0.001, 1_000_000, "requests/s")
+
+
+def _mean(mean: float) -> float:
+    return _between("mean", mean, 1, MAX_TOKENS, "tokens")
+
+
+def _between(name: str, value: float, low: float, high: float, unit: str = "", whole: bool = False) -> float:
+    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    if not isinstance(value, kinds) or not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        raise ValueError(f"{name} must be {kind} from {low} to {high} {unit}".rstrip() + f", not {_shown(value)}")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
