@@ -1,0 +1,452 @@
+"""How every figure speaks: one colour, hatch and label a role, light and dark, and the builders that lessons share.
+
+Figures are plain dicts {"data": […], "layout": {…}}: plotly.graph_objects would validate every value first and take longer
+than the simulation. Solid is work; hatched is a seat or a byte that does nothing. Nothing here knows Streamlit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Figure = dict[str, Any]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
+MOST_BARS = 2000
+"""Above this many bars a timeline shows the share of its lanes in each role instead (DESIGN.md, figure grammar)."""
+BINS = 240
+"""Time bins of such a timeline: about one for every four pixels of a wide screen."""
+
+
+@dataclass(frozen=True)
+class Pic:
+    """A figure with its two twins for those who do not see it.
+
+    figure  plain Plotly dict
+    alt     what the figure shows, as a finding, in one or two sentences
+    table   the same numbers as a table, built only when asked for
+    height  px, fixed
+    """
+
+    figure: Figure
+    alt: str
+    table: Callable[[], pd.DataFrame]
+    height: int
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a bar stands for. `light` and `dark` are its colour on either background, `hatch` a Plotly pattern shape.
+
+    label  on the picture, short;  says  the same as a phrase for hover texts and alt texts
+    """
+
+    key: str
+    label: str
+    says: str
+    light: str
+    dark: str
+    hatch: str = ""
+    solid: bool = False
+
+
+# Hues after Okabe and Ito's set for colour-blind readers (Color Universal Design, 2008), darkened on light and lightened
+# on dark until each stands off its background by 3:1 and carries its text at 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11).
+ROLES: dict[str, Role] = {role.key: role for role in (
+    Role("prefill", "prefill", "prefill", "#00775A", "#2BC79B", "x", solid=True),
+    Role("decode", "decode", "decode", "#1670AE", "#56B4E9", "", solid=True),
+    Role("stalled", "stalled", "stalled: no token in this step", "#B3261E", "#FF6F61", "|"),
+    Role("budget", "no budget", "waits for token budget", "#7A5AB5", "#B79CF0", "-"),
+    Role("held", "ended, held", "ended, but its batch holds the slot", "#C24E00", "#FF8A3D", "/"),
+    Role("filling", "batch filling", "free: the batch waits to fill", "#A23B78", "#E58CC0", "."),
+    Role("late", "left without", "empty: the batch left without the request that waits", "#5B6472", "#A3ACBA", "\\"),
+    Role("boundary", "joins next step", "free until the running step ends", "#3B3F46", "#D7DBE0", "+"),
+    Role("nothing", "no request", "no request for this slot", "#80868F", "#6E7681", ""),
+    Role("waiting", "waiting", "waiting in the queue", "#8A6A00", "#E8C547", "."),
+    Role("reserved", "reserved", "reserved, not yet used", "#7A5AB5", "#B79CF0", "/"),
+    Role("wasted", "wasted", "wasted", "#C24E00", "#FF8A3D", "x"),
+    Role("hit", "cache hit", "found in the cache", "#00775A", "#2BC79B", "", solid=True),
+    Role("miss", "cache miss", "computed anew", "#A23B78", "#E58CC0", "\\"),
+    Role("preempted", "preempted", "preempted", "#B3261E", "#FF6F61", "+"),
+)}
+
+# A request keeps its shade of its role's colour in every lane and under every policy: neighbours differ, the hue does not.
+_SHADES = {False: (0.0, -0.30, 0.13), True: (0.0, 0.34, -0.17)}
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours that are no role: background, text, lines, the mark of what the reader selected."""
+
+    paper: str
+    ink: str
+    muted: str
+    grid: str
+    on_solid: str
+    select: str
+    gain: str
+    loss: str
+
+
+LIGHT = Theme("#FBFAF7", "#1B1F24", "#59616B", "#E4E2DB", "#FFFFFF", "#D1006C", "#00775A", "#C24E00")
+DARK = Theme("#12161D", "#E9ECF0", "#A3ACB8", "#2A313B", "#0B0E13", "#FF7AC0", "#2BC79B", "#FF8A3D")
+
+
+def theme(dark: bool) -> Theme:
+    """The light or the dark set."""
+    return DARK if dark else LIGHT
+
+
+def colour(role: str, dark: bool, shade: int = 0) -> str:
+    """The colour of a role, `#rrggbb`; `shade` 0, 1, 2 tells neighbouring requests apart within a solid role."""
+    known = ROLES[role]
+    return mix(known.dark if dark else known.light, _SHADES[dark][shade % 3])
+
+
+def wash(role: str, dark: bool) -> str:
+    """The pale ground under a role's hatch: its colour at one part in eight over the background."""
+    base = _rgb(theme(dark).paper)
+    return _hex(base + (_rgb(colour(role, dark)) - base) * 0.125)
+
+
+def mix(colour_: str, by: float) -> str:
+    """`colour_` moved towards white (by > 0) or black (by < 0) by that share."""
+    rgb = _rgb(colour_)
+    return _hex(rgb + ((255.0 if by > 0 else 0.0) - rgb) * abs(by))
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two `#rrggbb` colours, 1 to 21 (WCAG 2.2, relative luminance)."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour_: str) -> float:
+    c = _rgb(colour_) / 255
+    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+    return float(linear @ np.array([0.2126, 0.7152, 0.0722]))
+
+
+def _rgb(colour_: str) -> Floats:
+    return np.array([int(colour_[i:i + 2], 16) for i in (1, 3, 5)], np.float64)
+
+
+def _hex(rgb: Floats) -> str:
+    return "#" + "".join(f"{round(float(c)):02X}" for c in rgb)
+
+
+# --- words for numbers ------------------------------------------------------------------------------------------------
+
+
+def percent(share: float) -> str:
+    """A share as whole percent; small but real shares are not rounded away: "38 %", "under 1 %", "0 %"."""
+    if math.isnan(share):
+        return "–"
+    if 0 < share < 0.01:
+        return "under 1 %"
+    if 0.99 < share < 1:
+        return "over 99 %"
+    return f"{round(100 * share)} %"
+
+
+def duration(seconds: float) -> str:
+    """A time for a sentence: "0 ms", "0.4 ms", "140 ms", "5.93 s", "17.1 s", "3,502 s"."""
+    if math.isnan(seconds):
+        return "–"
+    size = abs(seconds)
+    if size < 0.9995:
+        ms = 1000 * seconds
+        return f"{ms:.0f} ms" if size == 0 or abs(ms) >= 9.95 else f"{ms:.1f} ms"
+    return f"{seconds:.2f} s" if size < 9.995 else f"{seconds:.1f} s" if size < 999.5 else f"{seconds:,.0f} s"
+
+
+def count(n: int, one: str, many: str = "") -> str:
+    """ "1 request", "14 requests"."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def listed(parts: Sequence[str], join: str = "and") -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return f" {join} ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
+# --- the sheet of paper -----------------------------------------------------------------------------------------------
+
+
+def layout(dark: bool, height: int, **more: Any) -> dict[str, Any]:
+    """The layout that every figure starts from: our template, a fixed height, no legend, no drag that loses the axis.
+
+    Margins are small enough for 375 px; `more` overrides and adds keys of Plotly's layout.
+    """
+    look = theme(dark)
+    axis = {"gridcolor": look.grid, "zeroline": False, "linecolor": look.grid, "tickcolor": look.muted, "automargin": False,
+            "tickfont": {"color": look.muted, "size": 11}, "title": {"font": {"color": look.muted, "size": 12}, "standoff": 4}}
+    base = {
+        "paper_bgcolor": look.paper, "plot_bgcolor": look.paper, "font": {"family": FONT, "size": 12, "color": look.ink},
+        "xaxis": axis, "yaxis": axis, "separators": ".,", "showlegend": False, "hovermode": "closest", "dragmode": False,
+        "hoverlabel": {"bgcolor": look.ink, "bordercolor": look.ink, "align": "left",
+                       "font": {"color": look.paper, "family": FONT, "size": 12}},
+    }
+    return {"template": {"layout": base}, "height": height, "autosize": True,
+            "margin": {"l": 34, "r": 10, "t": 10, "b": 34}, **more}
+
+
+def note(text: str, x: float, y: float, dark: bool, **more: Any) -> dict[str, Any]:
+    """Text on the picture, without an arrow; paper coordinates unless `xref`/`yref` say otherwise."""
+    return {"text": text, "x": x, "y": y, "xref": "paper", "yref": "paper", "showarrow": False, "align": "left",
+            "xanchor": "left", "yanchor": "bottom", "font": {"color": theme(dark).ink, "size": 12}, **more}
+
+
+def swatch(role: str, dark: bool) -> dict[str, Any]:
+    """Plotly `marker` of a bar in this role: solid for work, hatched on a pale ground for idleness and waste."""
+    known = ROLES[role]
+    tone, ground = colour(role, dark), wash(role, dark)
+    if known.solid:
+        pattern = {"shape": known.hatch, "fgcolor": mix(tone, -0.45 if not dark else 0.55), "bgcolor": tone, "size": 5,
+                   "solidity": 0.35}
+        return {"color": tone, "line": {"width": 1, "color": theme(dark).paper}, "pattern": pattern}
+    pattern = {"shape": known.hatch, "fgcolor": tone, "bgcolor": ground, "size": 7, "solidity": 0.22}
+    return {"color": ground if not known.hatch else tone, "line": {"width": 1, "color": tone}, "pattern": pattern}
+
+
+# --- timelines --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One policy's lanes over time. All columns have one entry a piece; pieces of a lane do not overlap.
+
+    title    over the lanes; may hold <b>
+    lanes    number of lanes
+    lane     int64, counted from 0, the top one
+    start, end  float64, ms
+    role     int, index in `roles` of `timeline`
+    request  int64, index of the request, or −1
+    hover    one line more for each piece, or empty
+    """
+
+    title: str
+    lanes: int
+    lane: Ints
+    start: Floats
+    end: Floats
+    role: NDArray[Any]
+    request: Ints
+    hover: Sequence[str] = ()
+
+
+def timeline(panels: Sequence[Panel], roles: Sequence[str], *, dark: bool, height: int, end: float, lane_word: str = "slot",
+             numbers: bool = True, cursor: float | None = None, selected: int | None = None,
+             most: int = MOST_BARS) -> Figure:
+    """Panels above each other on one axis of ms from 0 to `end`: one trace for each role and panel, in the same order always.
+
+    Requests are numbered from 1 on their longest-lasting role; `customdata[0]` of each bar is the request's index, −1: none.
+    `selected` is outlined in every panel. The layout shape named "cursor" is the time cursor over all panels (hidden while
+    `cursor` is None). Above `most` bars in a panel: the share of its lanes by role, in BINS bins.
+    """
+    aggregate = max(len(p.start) for p in panels) > most
+    domains = _domains(len(panels), height)
+    data: list[dict[str, Any]] = []
+    sheet = layout(dark, height, barmode="overlay", bargap=0.0, uniformtext={"minsize": 9, "mode": "hide"},
+                   margin={"l": 34, "r": 12, "t": 4, "b": 36})
+    annotations, shapes = [], [_cursor(cursor, dark)]
+    for i, (panel, (low, high)) in enumerate(zip(panels, domains, strict=True)):
+        axis = f"y{i + 1}" if i else "y"
+        if aggregate:
+            data += _areas(panel, roles, axis, end, dark)
+        else:
+            data += _bars(panel, roles, axis, dark, numbers)
+            shapes += _outlines(panel, selected, axis, dark)
+        sheet[f"yaxis{i + 1}" if i else "yaxis"] = _lane_axis(panel, (low, high), aggregate, lane_word)
+        annotations.append(note(panel.title, 0, high, dark, yshift=5, font={"size": 13, "color": theme(dark).ink}))
+    sheet["xaxis"] = {"range": [0, end], "anchor": f"y{len(panels)}" if len(panels) > 1 else "y", "tickformat": ",~r",
+                      "title": {"text": "time, ms"}, "ticks": "outside", "ticklen": 4, "fixedrange": True, "nticks": 8}
+    sheet["annotations"], sheet["shapes"] = annotations, shapes
+    return {"data": data, "layout": sheet}
+
+
+def _domains(n: int, height: int, title: int = 26, bottom: int = 36) -> list[tuple[float, float]]:
+    """The vertical share of each panel, the first on top, with room for its title above."""
+    plot = height - bottom - 4
+    each = 1 / n
+    return [(1 - each * (i + 1), 1 - each * i - title / plot) for i in range(n)]
+
+
+def _lane_axis(panel: Panel, domain: tuple[float, float], aggregate: bool, word: str) -> dict[str, Any]:
+    axis: dict[str, Any] = {"domain": list(domain), "fixedrange": True, "showgrid": False, "zeroline": False}
+    if aggregate:
+        return axis | {"range": [0, 1], "tickvals": [0, 0.5, 1], "ticktext": ["0 %", "50 %", "100 %"],
+                       "title": {"text": ""}, "tickfont": {"size": 9}}
+    every = max(1, math.ceil(panel.lanes / 8))
+    shown = list(range(0, panel.lanes, every))
+    return axis | {"range": [panel.lanes - 0.5, -0.5], "tickvals": shown, "ticktext": [str(k + 1) for k in shown],
+                   "title": {"text": word, "standoff": 2}}
+
+
+def _cursor(at: float | None, dark: bool) -> dict[str, Any]:
+    x = 0.0 if at is None else at
+    return {"name": "cursor", "type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1,
+            "visible": at is not None, "layer": "above", "line": {"color": theme(dark).select, "width": 2}}
+
+
+def _bars(panel: Panel, roles: Sequence[str], axis: str, dark: bool, numbers: bool) -> list[dict[str, Any]]:
+    traces = []
+    span = panel.end - panel.start
+    for k, key in enumerate(roles):
+        mine = np.flatnonzero(panel.role == k)
+        who = panel.request[mine].tolist()
+        marker = swatch(key, dark)
+        if ROLES[key].solid and key != "prefill":
+            shades = [colour(key, dark, s) for s in range(3)]
+            marker = {"color": [shades[max(r, 0) % 3] for r in who], "line": marker["line"]}
+        traces.append({
+            "type": "bar", "orientation": "h", "name": ROLES[key].label, "yaxis": axis, "width": 0.84,
+            "y": panel.lane[mine].tolist(), "base": panel.start[mine].tolist(), "x": span[mine].tolist(), "marker": marker,
+            "text": [str(r + 1) for r in who] if numbers and key == "decode" else None,
+            "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "cliponaxis": True,
+            "insidetextfont": {"color": theme(dark).on_solid, "size": 12},
+            "customdata": _custom(panel, mine, ROLES[key].says),
+            "hovertemplate": "%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+        })
+    return traces
+
+
+def _custom(panel: Panel, mine: Ints, says: str) -> list[list[Any]]:
+    """[request index, what, from–to] for each piece."""
+    rows = zip(panel.request[mine].tolist(), panel.start[mine].tolist(), panel.end[mine].tolist(), mine.tolist(), strict=True)
+    return [[r, f"<b>request {r + 1}</b>: {says}" if r >= 0 else f"<b>{says}</b>",
+             f"{a:,.0f}–{b:,.0f} ms ({b - a:,.0f} ms)" + (f"<br>{panel.hover[i]}" if len(panel.hover) and panel.hover[i] else "")]
+            for r, a, b, i in rows]
+
+
+def _outlines(panel: Panel, selected: int | None, axis: str, dark: bool) -> list[dict[str, Any]]:
+    """A frame round the lane piece that the selected request occupies, or an invisible one: the same shapes always."""
+    mine = np.flatnonzero(panel.request == selected) if selected is not None else np.empty(0, np.int64)
+    frame = {"name": "selected", "type": "rect", "xref": "x", "yref": axis, "layer": "above",
+             "line": {"color": theme(dark).select, "width": 3}}
+    if not len(mine):
+        return [frame | {"x0": 0, "x1": 0, "y0": 0, "y1": 0, "visible": False}]
+    lane = int(panel.lane[mine[0]])
+    return [frame | {"x0": float(panel.start[mine].min()), "x1": float(panel.end[mine].max()),
+                     "y0": lane - 0.46, "y1": lane + 0.46, "visible": True}]
+
+
+def _areas(panel: Panel, roles: Sequence[str], axis: str, end: float, dark: bool) -> list[dict[str, Any]]:
+    edges = np.linspace(0.0, max(end, 1e-9), BINS + 1)
+    middle = ((edges[1:] + edges[:-1]) / 2).tolist()
+    traces = []
+    for k, key in enumerate(roles):
+        mine = panel.role == k
+        share = occupancy(panel.start[mine], panel.end[mine], edges) / panel.lanes
+        tone = swatch(key, dark)
+        traces.append({
+            "type": "scatter", "mode": "lines", "name": ROLES[key].label, "yaxis": axis, "stackgroup": axis,
+            "x": middle, "y": np.round(share, 5).tolist(), "line": {"width": 0, "shape": "hvh", "color": colour(key, dark)},
+            "fillcolor": tone["color"], "fillpattern": tone["pattern"],
+            "hovertemplate": f"{ROLES[key].says}: %{{y:.0%}} of slots<extra></extra>",
+        })
+    return traces
+
+
+def occupancy(start: Floats, end: Floats, edges: Floats) -> Floats:
+    """Mean number of intervals that are open in each bin between `edges` (ascending); exact, whatever their number."""
+
+    def passed(at: Floats) -> Floats:
+        """∫ of the number of marks ≤ t, up to each edge."""
+        sums = np.concatenate(([0.0], np.cumsum(np.sort(at))))
+        n = np.searchsorted(np.sort(at), edges)
+        integral: Floats = n * edges - sums[n]
+        return integral
+
+    mean: Floats = np.diff(passed(start) - passed(end)) / np.diff(edges)
+    return mean
+
+
+# --- sweep strips -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity of a sweep strip: name, Plotly tick format, and a curve for each policy over the strip's x."""
+
+    title: str
+    tickformat: str
+    curves: Mapping[str, Floats]
+
+
+def strip(x: Floats, rows: Sequence[Row], x_here: float, *, x_title: str, dark: bool, height: int,
+          log: bool = False) -> Figure:
+    """Small graphs above each other over one x, a curve for each policy, and a line with "you are here" at `x_here`."""
+    look = theme(dark)
+    sheet = layout(dark, height, margin={"l": 46, "r": 84, "t": 20, "b": 40})
+    data: list[dict[str, Any]] = []
+    annotations, shapes = [], []
+    for i, (row, (low, high)) in enumerate(zip(rows, _domains(len(rows), height, 24, 60), strict=True)):
+        axis = f"y{i + 1}" if i else "y"
+        top = max((float(np.nanmax(y)) for y in row.curves.values() if np.isfinite(y).any()), default=1.0) or 1.0
+        sheet["yaxis" + axis[1:]] = {"domain": [low, high], "range": [0, 1.12 * top], "tickformat": row.tickformat, "nticks": 4,
+                                     "fixedrange": True, "showgrid": True}
+        annotations.append(note(row.title, 0, high, dark, yshift=3, font={"size": 12, "color": look.muted}))
+        for k, (name, y) in enumerate(row.curves.items()):
+            data.append(_curve(name, x, y, k, axis, row.tickformat, x_title, dark))
+        annotations += _ends(row.curves, x, axis, 1.12 * top, (high - low) * (height - 60), dark, log)
+    shapes.append({"name": "here", "type": "line", "xref": "x", "yref": "paper", "x0": x_here, "x1": x_here, "y0": 0, "y1": 1,
+                   "line": {"color": look.select, "width": 2, "dash": "dot"}, "layer": "below"})
+    annotations.append(note("you are here", math.log10(x_here) if log else x_here, 1, dark, xref="x", xanchor="center",
+                            yshift=2, font={"size": 11, "color": look.select}))
+    sheet["xaxis"] = {"anchor": axis, "title": {"text": x_title}, "fixedrange": True, "showgrid": False, "ticks": "outside",
+                      "ticklen": 4, "range": _x_range(x, log), **_x_ticks(x, log)}
+    sheet["annotations"], sheet["shapes"] = annotations, shapes
+    return {"data": data, "layout": sheet}
+
+
+def policy_line(k: int, dark: bool) -> dict[str, Any]:
+    """Colour, dash and mark of the k-th policy where lines stand for policies: no role's hue, told apart by dash and mark."""
+    look = theme(dark)
+    return ({"color": look.muted, "dash": "dash", "symbol": "circle-open"},
+            {"color": look.ink, "dash": "solid", "symbol": "circle"})[k % 2]
+
+
+def _curve(name: str, x: Floats, y: Floats, k: int, axis: str, form: str, x_title: str, dark: bool) -> dict[str, Any]:
+    mark = policy_line(k, dark)
+    return {"type": "scatter", "mode": "lines+markers", "name": name, "yaxis": axis, "x": x.tolist(), "y": y.tolist(),
+            "line": {"color": mark["color"], "dash": mark["dash"], "width": 2},
+            "marker": {"symbol": mark["symbol"], "size": 7, "color": mark["color"], "line": {"width": 2, "color": mark["color"]}},
+            "hovertemplate": f"{name}: %{{y:{form}}}<br>{x_title}: %{{x}}<extra></extra>"}
+
+
+def _ends(curves: Mapping[str, Floats], x: Floats, axis: str, top: float, pixels: float, dark: bool,
+          log: bool) -> list[dict[str, Any]]:
+    """The name of each curve at its right end, moved apart where two would overlap."""
+    last = {name: float(y[-1]) if math.isfinite(y[-1]) else 0.0 for name, y in curves.items()}
+    at: list[dict[str, Any]] = []
+    below = -math.inf
+    for name, value in sorted(last.items(), key=lambda item: item[1]):
+        y = max(value / top * pixels, below + 15)
+        below = y
+        k = list(curves).index(name)
+        at.append(note(name, math.log10(float(x[-1])) if log else float(x[-1]), 0, dark, xref="x", yref=axis + " domain",
+                       xshift=8, yshift=y, yanchor="middle", font={"size": 12, "color": policy_line(k, dark)["color"]}))
+    return at
+
+
+def _x_range(x: Floats, log: bool) -> list[float]:
+    low, high = float(x[0]), float(x[-1])
+    if log:
+        low, high = math.log10(low), math.log10(high)
+    pad = 0.04 * (high - low or 1)
+    return [low - pad, high + pad]
+
+
+def _x_ticks(x: Floats, log: bool) -> dict[str, Any]:
+    if not log:
+        return {"nticks": 8}
+    return {"type": "log", "tickvals": x.tolist(), "ticktext": [f"{v:g}" for v in x.tolist()]}
