@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 TENSOR_PARALLEL = (1, 2, 4, 8)  # the sizes the all-reduce was measured at
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The five numbers that the step-time formula of sim.service needs of a device, shared by all models.
+    """What the step-time formula of sim.service needs of a device: five numbers, and two more with tiles.
 
     tau_us     fixed time of one layer (launches, norms, small kernels), µs
     compute    share of the peak FLOP/s that the linear layers reach
     memory     share of the peak bandwidth at which weights are read
     kv         share of the peak bandwidth at which decode attention reads KV
     attention  share of the peak FLOP/s that prefill attention reaches
+    tile       tokens in a tile of the matrix products; 0: the smooth formula
+    padding    share of the empty rest of the last tile that is paid for, 0 to 1
     """
 
     tau_us: float
@@ -24,6 +26,8 @@ class Fit:
     memory: float
     kv: float
     attention: float
+    tile: int = 0
+    padding: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class GPU:
     bandwidth     device memory, byte/s
     memory_bytes  device memory that a program can use, bytes
     smooth        constants of the smooth step-time formula
+    tiled         constants of the formula with tiles, fitted by themselves
     allreduce     (tensor parallel size, latency in µs, bytes per µs) of one all-reduce, by size
     source        where the numbers come from, and what is assumed
     """
@@ -44,6 +49,7 @@ class GPU:
     bandwidth: float
     memory_bytes: int
     smooth: Fit
+    tiled: Fit
     allreduce: tuple[tuple[int, float, float], ...]
     source: str
 
@@ -99,6 +105,10 @@ class Model:
 _A100_FIT = Fit(tau_us=50.535617, compute=0.65389195, memory=0.76266908, kv=0.83442563, attention=0.45212443)
 _H100_FIT = Fit(tau_us=61.695824, compute=0.63522624, memory=0.88860480, kv=0.90778753, attention=0.45363455)
 
+# tools/fit_tiles.py prints these (row "blend, halving", tile 128 for the A100 and 256 for the H100) and what else was tried.
+_A100_TILED = Fit(41.916, 0.66502, 0.79795, 0.82751, 0.55526, tile=128, padding=0.6439)
+_H100_TILED = Fit(58.824, 0.65493, 0.90524, 0.91401, 0.66389, tile=256, padding=0.5865)
+
 _A100_ALLREDUCE = ((2, 45.352101, 172122.645), (4, 48.202312, 114929.519), (8, 49.599510, 89157.260))
 _H100_ALLREDUCE = ((2, 26.096720, 324041.844), (4, 31.342662, 253098.315), (8, 30.174852, 196732.075))
 # A ring over PCIe 4.0 x16 (31.5 GB/s each way), 80 % of it reached: every byte crosses a link 2(n-1)/n times.
@@ -106,19 +116,23 @@ _A40_ALLREDUCE = ((2, 45.352101, 25200.0), (4, 48.202312, 16800.0), (8, 49.59951
 
 _FITTED = "shared/step-times/CALIBRATION.md section 1, fitted to measured kernels (Vidur, AIConfigurator, LLMServingSim)"
 
+# Memory is what NVML reports to a program: 81,920 MiB (A100-80G), 81,559 (H100), 40,960 (A100-40G); the A40's 48 GB is
+# GDDR6 of which ECC keeps 1/16 (the L40S, of the same size, reports 46,068 MiB).
+# Source: thundergolfer.com/blog/nvidia-gpu-memory-capacity, table of Modal's GPUs.
+#
 # A100-80G and H100 are fitted to measurements. A100-40G and A40 are not: they have the peak FLOP/s, bandwidth and memory
 # of their data sheets and the A100's fitted efficiencies and layer time; nothing measured holds them to that.
 GPUS: dict[str, GPU] = {
     gpu.name: gpu
     for gpu in (
-        GPU("A100-80G", 312e12, 2.039e12, 80 * GIB, _A100_FIT, _A100_ALLREDUCE, _FITTED + "; SXM4 80 GB"),
-        GPU("H100", 989e12, 3.35e12, 80 * GIB, _H100_FIT, _H100_ALLREDUCE, _FITTED + "; SXM5 80 GB HBM3"),
+        GPU("A100-80G", 312e12, 2.039e12, 80 * GIB, _A100_FIT, _A100_TILED, _A100_ALLREDUCE, "SXM4 80 GB; " + _FITTED),
+        GPU("H100", 989e12, 3.35e12, 81559 * MIB, _H100_FIT, _H100_TILED, _H100_ALLREDUCE, "SXM5 80 GB HBM3; " + _FITTED),
         GPU(
-            "A100-40G", 312e12, 1.555e12, 40 * GIB, _A100_FIT, _A100_ALLREDUCE,
+            "A100-40G", 312e12, 1.555e12, 40 * GIB, _A100_FIT, _A100_TILED, _A100_ALLREDUCE,
             "NVIDIA A100 data sheet, SXM4 40 GB; efficiencies, layer time and all-reduce of the A100-80G, not measured",
         ),
         GPU(
-            "A40", 149.7e12, 0.696e12, 45 * GIB, _A100_FIT, _A40_ALLREDUCE,
+            "A40", 149.7e12, 0.696e12, 45 * GIB, _A100_FIT, _A100_TILED, _A40_ALLREDUCE,
             "NVIDIA A40 data sheet, 48 GB of which ECC keeps 1/16; efficiencies and layer time of the A100-80G, "
             "all-reduce assumed: a ring over PCIe 4.0 x16 at 80 % with the A100's latency; not measured",
         ),

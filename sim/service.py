@@ -11,6 +11,12 @@ A step holds T tokens: the prompt tokens of its chunks and one token for each de
 
 and is kernel time only: no LM head, no sampling, no engine; give those as an overhead. Source of the form, its constants
 and its errors (median 2.9 to 5.3 %, p95 11 to 21 % by device and kind of step): shared/step-times/CALIBRATION.md, section 1.
+
+With tiles the linear products pay for T + padding·(T rounded up - T) tokens instead of T, with constants of their own
+(tools/fit_tiles.py): median 2.5 to 4.9 %, p95 8 to 17 % on the same points. What is left is wave quantisation, which
+differs by matrix: the steps shown are those of the average model. Linear products of Llama-3-8B on the A100 from 128 to
+136 tokens +34 % (measured +37), 256 to 264 +26 (+36), 512 to 520 +15 (+12); of Llama-2-70B TP4 on the H100 from 256 to
+264 +30 (+57) and 512 to 520 +22 (+51), while Llama-2-7B and Llama-3-8B there rise less than shown.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sim.hardware import GPU, GPUS, MODELS, TENSOR_PARALLEL, Model
+from sim.hardware import GPU, GPUS, MODELS, TENSOR_PARALLEL, Fit, Model
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -105,6 +111,13 @@ class Affine:
         return step_us(self, tokens, context, attention, requests)
 
 
+def _round_up(tokens: Floats, tile: int) -> Floats:
+    """Tokens in whole tiles. A step that fits in half a tile uses half tiles, and so on down to 64 tokens."""
+    halvings = np.clip(np.floor(np.log2(tile / np.maximum(tokens, 1))), 0, np.log2(tile / 64))
+    size = tile / 2**halvings
+    return np.asarray(np.ceil(tokens / size) * size)
+
+
 @dataclass(frozen=True)
 class Service:
     """A model on `tp` GPUs of one kind. Hashable, so it can key a cache.
@@ -113,7 +126,8 @@ class Service:
     overhead_us              engine time per step, µs (scheduling, sampling, LM head: whatever is not in the formula)
     overhead_per_request_us  engine time per request in the step, µs. Vidur measured about 1,200 + 100 · requests µs for
                              a 2023 engine (CALIBRATION.md, section 4)
-    tiles                    matrix products take whole tiles of tokens; not fitted yet
+    tiles                    matrix products work in tiles of tokens, so that one token more can cost a whole tile;
+                             False: the smooth formula through the middle of that staircase
 
     Raises ValueError where a field is out of range, or where the weights do not fit.
     """
@@ -131,14 +145,13 @@ class Service:
             raise ValueError(f"tp must be one of {', '.join(map(str, TENSOR_PARALLEL))}, not {self.tp}")
         if self.model.heads % self.tp or self.model.kv_heads % self.tp:
             raise ValueError(
-                f"tp={self.tp} does not divide the heads of {self.model.name} ({self.model.heads} query, {self.model.kv_heads} key/value)"
+                f"tp={self.tp} does not divide the heads of {self.model.name}: "
+                f"{self.model.heads} query, {self.model.kv_heads} key/value"
             )
         for field in ("overhead_us", "overhead_per_request_us"):
             value = getattr(self, field)
             if not (0 <= value < math.inf):
                 raise ValueError(f"{field} must be 0 µs or more and finite, not {value}")
-        if self.tiles:
-            raise ValueError("tiles=True is not fitted yet")
         self._check_fit(1.0)
 
     # ---- time -------------------------------------------------------------------------------------------------------
@@ -146,18 +159,24 @@ class Service:
     def base_us(self, tokens: ArrayLike) -> Floats:
         """Layers, linear products, all-reduce and overhead of a step of `tokens` (≥ 1) tokens, µs; same shape as tokens."""
         t = np.asarray(tokens, np.float64)
-        return np.asarray(self.fixed_us + np.hypot(self._weights_us, self._token_us * t) + self._comm_token_us * t)
+        paid = t + self.fit.padding * (_round_up(t, self.fit.tile) - t) if self.tiles else t
+        return np.asarray(self.fixed_us + np.hypot(self._weights_us, self._token_us * paid) + self._comm_token_us * t)
+
+    @property
+    def fit(self) -> Fit:
+        """The constants in use: the GPU's smooth ones, or with tiles the tiled ones."""
+        return self.gpu.tiled if self.tiles else self.gpu.smooth
 
     @property
     def context_us(self) -> float:
         """µs to read the KV of one context token."""
-        return self.kv_bytes_per_token_per_gpu / (self.gpu.bandwidth * self.gpu.smooth.kv) * 1e6
+        return self.kv_bytes_per_token_per_gpu / (self.gpu.bandwidth * self.fit.kv) * 1e6
 
     @property
     def attention_us(self) -> float:
         """µs per query-key pair of prefill attention, all layers."""
         flop = 4 * self.model.layers * self.model.heads * self.model.head_dim / self.tp
-        return flop / (self.gpu.peak_flops * self.gpu.smooth.attention) * 1e6
+        return flop / (self.gpu.peak_flops * self.fit.attention) * 1e6
 
     @property
     def request_us(self) -> float:
@@ -174,13 +193,13 @@ class Service:
     def fixed_us(self) -> float:
         """What every step costs whatever is in it: layer times, all-reduce latencies and the overhead, µs."""
         latency = self.gpu.allreduce_line(self.tp)[0] if self.tp > 1 else 0.0
-        return self.overhead_us + self.model.layers * (self.gpu.smooth.tau_us + 2 * latency)
+        return self.overhead_us + self.model.layers * (self.fit.tau_us + 2 * latency)
 
     @property
     def lm_head_us(self) -> float:
         """Time to read the LM head once, µs. Not part of the step time: add it to overhead_us where it matters."""
         head = BYTES_PER_PARAMETER * self.model.hidden * self.model.vocab / self.tp
-        return head / (self.gpu.bandwidth * self.gpu.smooth.memory) * 1e6
+        return head / (self.gpu.bandwidth * self.fit.memory) * 1e6
 
     @property
     def ridge_tokens(self) -> float:
@@ -195,12 +214,12 @@ class Service:
     @property
     def _weights_us(self) -> float:
         weights = BYTES_PER_PARAMETER * self.model.layer_parameters / self.tp
-        return weights / (self.gpu.bandwidth * self.gpu.smooth.memory) * 1e6
+        return weights / (self.gpu.bandwidth * self.fit.memory) * 1e6
 
     @property
     def _token_us(self) -> float:
         flop = 2 * self.model.layer_parameters / self.tp
-        return flop / (self.gpu.peak_flops * self.gpu.smooth.compute) * 1e6
+        return flop / (self.gpu.peak_flops * self.fit.compute) * 1e6
 
     @property
     def _comm_token_us(self) -> float:
