@@ -1,0 +1,232 @@
+"""The batching lesson's set-up: its knobs, its presets, and how they become one trace, one service and two policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from explainers.kit.knobs import Knob, Preset, Value, defaults
+from sim import workloads
+from sim.engine import simulate
+from sim.hardware import GPUS
+from sim.metrics import Ledger, e2e, ledger, summary
+from sim.policy import Policy, continuous, static
+from sim.run import Run
+from sim.service import Service, service
+from sim.trace import Trace
+
+Floats = NDArray[np.float64]
+Values = Mapping[str, Value]
+
+PROMPT = 256
+"""Prompt tokens of every generated request: equal, so that only the output lengths differ."""
+MEAN_OUTPUT = 128
+"""Mean output tokens before the spread: the median of Azure's 2023 conversations is 129 (shared/traces)."""
+LONGEST = 4096
+"""Longest generated output, tokens; cuts the lognormal's tail."""
+BURSTINESS = 0.15
+"""Shape of the gaps in bursts, as vLLM's bench defines it; 1 would be Poisson."""
+SEEDS = 20
+"""The band runs seeds 1 to SEEDS."""
+SWEEP_MOST = 2000
+"""The sweep takes at most so many requests of an own file; the figure says so."""
+
+GENERATED, OWN = "generated", "own file"
+AT_ONCE, EVEN, POISSON, BURSTS = "all at once", "evenly spaced", "Poisson", "bursts"
+SLOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+RATES = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)
+
+KNOBS: tuple[Knob, ...] = (
+    Knob("slots", "Slots", 4, 1, 32, main=True, unit="slots",
+         help="Requests that the server may hold at once: the batch size of static batching, max_num_seqs in vLLM."),
+    Knob("spread", "Length spread", 0.8, 0.0, 2.0, 0.1, group="Requests",
+         help="Coefficient of variation of the output lengths, lognormal with mean 128 tokens; 0: all equal. "
+              "Azure's conversations of 2023 have 0.77."),
+    Knob("requests", "Requests", 14, 1, 100, group="Requests", unit="requests",
+         help="How many requests arrive. More of them leave the first ones as they are."),
+    Knob("giant", "Giant", 1, 1, 20, group="Requests", unit="×",
+         help="Request 2 writes this many times as much as it would; 1: no giant."),
+    Knob("seed", "Seed", 2, 0, 9999, group="Requests", help="Another seed draws other lengths and other arrivals."),
+    Knob("arrivals", "Arrivals", AT_ONCE, options=(AT_ONCE, EVEN, POISSON, BURSTS), group="Arrivals",
+         help="When the requests come. Bursts: gamma gaps with burstiness 0.15, as vLLM's bench defines it; Poisson would be 1."),
+    Knob("rate", "Arrival rate", 3.0, options=RATES, group="Arrivals", unit="requests/s",
+         help="Mean rate of arrivals. It plays no part when all come at once."),
+    Knob("timeout", "Batch fill timeout", 1000, options=(0, 100, 250, 500, 1000, 2000, 5000, 10000), group="Arrivals", unit="ms",
+         help="How long the oldest waiting request waits for a static batch to fill before the batch leaves as it is."),
+    Knob("model", "Model", "Llama-3-8B", options=("Llama-3-8B", "Llama-2-7B", "Mistral-7B", "OPT-13B", "Yi-34B"), group="Server",
+         help="Sets how long a step takes. All run on one GPU, in bf16."),
+    Knob("gpu", "GPU", "A100-80G", options=tuple(GPUS), group="Server", help="Sets how long a step takes."),
+    Knob("source", "Requests from", GENERATED, options=(GENERATED, OWN), group="Own file",
+         help="Own file: arrivals and lengths come from the trace that you dropped in; spread, giant, rate and seed play no part."),
+    Knob("start", "Window starts at", 0, 0, 604_800, 1, group="Own file", unit="s",
+         help="Seconds after the first request of the file."),
+    Knob("take", "Requests from the file", 200, 1, 5000, group="Own file", unit="requests",
+         help="How many requests to take from there, at most."),
+)
+
+PRESETS: tuple[Preset, ...] = (
+    Preset("mixed", "Mixed lengths", {},
+           "Under static batching each batch lasts as long as its longest request. Watch the hatched pieces: slots whose "
+           "request has ended, held until the batch ends."),
+    Preset("giant", "One giant", {"giant": 8},
+           "Request 2 writes eight times as much. Under static batching its three neighbours' slots are held until it ends, "
+           "and everyone behind waits; under continuous batching it keeps one slot and the others flow past."),
+    Preset("equal", "Equal lengths at once", {"spread": 0.0},
+           "Equal outputs, all at once: the members of a batch end together, so there is nothing to reclaim. "
+           "Continuous batching gains nothing."),
+    Preset("trickle", "Trickle", {"arrivals": EVEN, "rate": 0.5, "timeout": 5000, "spread": 0.3},
+           "One request every two seconds. Static batching lets the first one wait for company; watch its time to first "
+           "token. Set the batch fill timeout to 0: what does that cost later?"),
+    Preset("bursts", "Bursts", {"arrivals": BURSTS, "rate": 3.0, "requests": 24},
+           "Requests come in clumps. Who comes just after a static batch has left waits for all of it; under continuous "
+           "batching for one step, while a slot is free."),
+    Preset("hour", "A real hour", {"source": OWN, "slots": 16},
+           "Drop in a trace in Azure's format and choose a window. Lengths and arrivals are real; watch which causes of "
+           "idleness remain under continuous batching."),
+)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One trace and one service, and the policies to compare, in the order of the stage."""
+
+    trace: Trace
+    service: Service
+    policies: dict[str, Policy]
+    values: dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The scenario served under each of its policies; all arrays are read-only."""
+
+    scenario: Scenario
+    runs: dict[str, Run]
+    ledgers: dict[str, Ledger]
+    summaries: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Idle share of slot-time by policy over the seeds 1 to SEEDS, everything else as on the screen; float64[SEEDS] each."""
+
+    seeds: tuple[int, ...]
+    idle: dict[str, Floats]
+
+    def median(self, policy: str) -> float:
+        """The median over the seeds."""
+        return float(np.median(self.idle[policy]))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What the main outcome does over one knob: idle share and p99 of E2E (s) by policy, one value for each x.
+
+    over     "slots" or "rate";  x_here  the knob's value on the screen
+    requests how many requests were served at each x;  capped  whether the file holds more
+    """
+
+    over: str
+    x: Floats
+    x_here: float
+    idle: dict[str, Floats]
+    e2e_p99: dict[str, Floats]
+    requests: int
+    capped: bool
+
+
+def filled(values: Values) -> dict[str, Value]:
+    """`values` with the default for every knob that it leaves out."""
+    return {**defaults(KNOBS), **values}
+
+
+def build(values: Values, uploaded: Trace | None = None) -> Scenario:
+    """One trace and one service from the knobs, and both policies.
+
+    Raises ValueError with a message for the learner: no file yet, no request in the window, weights that do not fit.
+    """
+    v = filled(values)
+    slots, timeout = int(v["slots"]), float(v["timeout"]) / 1000
+    server = service(str(v["model"]), str(v["gpu"]))
+    trace = _own(v, uploaded) if v["source"] == OWN else _generated(v)
+    return Scenario(trace, server, {"static": static(slots, timeout), "continuous": continuous(slots, prompts="whole")}, v)
+
+
+def result(values: Values, uploaded: Trace | None = None) -> Result:
+    """Both runs and their numbers."""
+    scene = build(values, uploaded)
+    runs = {key: _frozen(simulate(scene.trace, scene.service, policy)) for key, policy in scene.policies.items()}
+    return Result(scene, runs, {key: ledger(run) for key, run in runs.items()}, {key: summary(run) for key, run in runs.items()})
+
+
+def band(values: Values) -> Band:
+    """The headline number, idle share, over SEEDS seeds: 2·SEEDS short runs. Generated requests only."""
+    seeds = tuple(range(1, SEEDS + 1))
+    runs = [result({**values, "source": GENERATED, "seed": seed}) for seed in seeds]
+    return Band(seeds, {key: np.array([r.ledgers[key].idle_share for r in runs]) for key in runs[0].runs})
+
+
+def sweep(values: Values, uploaded: Trace | None = None, over: str = "slots") -> Sweep:
+    """Both policies at every value of one knob, "slots" or "rate"; an own file gives at most SWEEP_MOST requests."""
+    if over not in ("slots", "rate"):
+        raise ValueError(f"over must be 'slots' or 'rate', not {over!r}")
+    v = filled(values)
+    capped = v["source"] == OWN and int(v["take"]) > SWEEP_MOST
+    if capped:
+        v["take"] = SWEEP_MOST
+    here = float(v[over])
+    xs = sorted({*(SLOTS if over == "slots" else RATES), here})
+    results = [result({**v, over: int(x) if over == "slots" else x}, uploaded) for x in xs]
+    keys = list(results[0].runs)
+    return Sweep(over, np.array(xs), here, {k: np.array([r.ledgers[k].idle_share for r in results]) for k in keys},
+                 {k: np.array([r.summaries[k]["e2e_p99"] for r in results]) for k in keys},
+                 len(results[0].scenario.trace), capped)
+
+
+def outputs(v: Values) -> NDArray[np.int64]:
+    """Output tokens of the generated requests: they follow from requests, spread, giant and seed alone."""
+    n = int(v["requests"])
+    tokens = workloads.lognormal(n, MEAN_OUTPUT, float(v["spread"]), int(v["seed"]), cap=LONGEST)
+    tokens[min(1, n - 1)] *= int(v["giant"])
+    return tokens
+
+
+def arrivals(v: Values) -> Floats:
+    """Arrival times in s, the first at 0: they follow from requests, arrivals, rate and seed alone."""
+    n, rate, seed = int(v["requests"]), float(v["rate"]), int(v["seed"])
+    times = {AT_ONCE: lambda: workloads.all_at_once(n),
+             EVEN: lambda: workloads.evenly_spaced(n, rate),
+             POISSON: lambda: workloads.poisson(n, rate, seed),
+             BURSTS: lambda: workloads.gamma_bursts(n, rate, BURSTINESS, seed, exact_span=False)}[str(v["arrivals"])]()
+    first_at_zero: Floats = times - times[0]
+    return first_at_zero
+
+
+def _generated(v: Values) -> Trace:
+    n = int(v["requests"])
+    return workloads.workload(arrivals(v), workloads.equal(n, PROMPT), outputs(v), name="generated")
+
+
+def _own(v: Values, uploaded: Trace | None) -> Trace:
+    if uploaded is None:
+        raise ValueError("No trace yet: drop in a CSV file in Azure's format (TIMESTAMP, ContextTokens, GeneratedTokens), "
+                         "or set “Requests from” to “generated”.")
+    start, last = float(v["start"]), float(uploaded.arrival[-1])
+    if start > last:
+        raise ValueError(f"Window starts at {start:,.0f} s, but the last request of the file comes at {last:,.0f} s; "
+                         f"choose a start from 0 to {math.floor(last):,} s.")
+    return uploaded.window(start, limit=int(v["take"]))
+
+
+def _frozen(run: Run) -> Run:
+    """The run with read-only columns: it is cached and shared."""
+    for part in (run, run.steps):
+        for column in fields(part):
+            values = getattr(part, column.name)
+            if isinstance(values, np.ndarray):
+                values.setflags(write=False)
+    return replace(run)
