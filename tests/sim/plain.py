@@ -1,6 +1,6 @@
 """A server that takes one step after another: slow, plain, and the oracle for the engine and for static batching.
 
-It follows the rules of COMMON batching semantics word by word, one Python loop turn per step and one row per step.
+It follows the rules that sim/policy.py states, word by word: one turn of a Python loop and one row for each step.
 Nothing here is shared with sim/engine.py or sim/static.py, so that equal results mean something.
 """
 
@@ -80,7 +80,9 @@ def _continuous(s: _Server, policy: Policy) -> None:
     while waiting or running:
         left, grants = budget, []
         may_enter = bool(waiting) and s.arrival[waiting[0]] <= s.now and len(running) < policy.slots
-        if not (policy.prompts == "alone" and may_enter):  # those that run come first, in order of admission
+        if policy.prompts == "alone":                    # prompts if any may enter, else decodes, all of them
+            grants = [] if may_enter else [(r, 1) for r in running]
+        else:                                            # those that run come first, in order of admission
             for r in running:
                 tokens = int(min(left, max(s.prompt[r] - s.computed[r], 1)))
                 if tokens > 0:
@@ -106,9 +108,9 @@ def _continuous(s: _Server, policy: Policy) -> None:
 
 def plain(trace: Trace, service: StepTime, policy: Policy) -> tuple[Run, list[list[float]]]:
     """Serve `trace` step by step; also returns the times of every request's output tokens, µs."""
-    if policy.batching == "continuous" and policy.prompts != "chunked" and policy.budget is not None:
-        if int(trace.prompt.max(initial=0)) > policy.budget:
-            raise ValueError("a prompt larger than the budget can never enter whole")
+    whole = policy.batching == "continuous" and policy.prompts != "chunked"
+    if whole and policy.budget is not None and int(trace.prompt.max()) > policy.budget:
+        raise ValueError("a prompt larger than the budget can never enter whole")
     s = _Server(trace, service)
     (_static if policy.batching == "static" else _continuous)(s, policy)
     first = [t[0] for t in s.tokens]
