@@ -12,6 +12,7 @@ stretch is one row, its end the sum of an arithmetic series. Work is O(log n) pe
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import chain
 
@@ -23,6 +24,7 @@ from sim.service import StepTime
 from sim.trace import Trace
 
 _NEVER = 1 << 60
+_TABLE = 1 << 15  # larger steps are computed one by one
 _REQUEST = (1 << 32) - 1  # the low half of an entry in the heap of ends
 
 
@@ -48,27 +50,28 @@ class Engine:
         # Columns of the requests submitted; times in µs.
         self._arrival: list[float] = []
         self._prompt: list[int] = []
-        self._output: list[int] = []
+        self._length: list[int] = []  # prompt and output
+        self._ending: list[int] = []  # (output - 1) << 32 | request: how many decode steps it takes
         self._admitted: list[float] = []
         self._first: list[float] = []
         self._finished: list[float] = []
         self._released: list[float] = []
         self._rows: list[tuple[float, ...]] = []
-        self._base: list[float] = []  # step time by tokens in the step, µs
+        self._closed = False
         self._clock = 0.0
         self._next = 0  # the first request not yet admitted
         self._freed = 0  # static: the first request whose slot is not yet free
-        self._partial, self._done = -1, 0  # the request whose prompt is half done (-1: none), and its tokens done
+        self._done = 0  # prompt tokens done of the request before `_next`, if its prompt is half done; else 0
         self._decoding = 0
         self._context = 0  # tokens that the next decode step attends to, over all decoding requests
-        self._decode_steps = 0
-        self._ends: list[int] = []  # heap: the decode step that ends a request, << 32, | the request
+        self._steps = 0  # decode steps taken
+        self._ends: list[int] = []  # heap: the number of the decode step that ends a request, << 32, | the request
 
     def submit(self, trace: Trace) -> None:
         """Queue requests that arrive no earlier than those submitted before. ValueError names row and reason."""
         arrival, policy = trace.arrival_us, self.policy
         if self._arrival and arrival[0] < self._arrival[-1]:
-            raise ValueError(f"row 0 arrives at {arrival[0]:.0f} µs, before a request submitted earlier ({self._arrival[-1]:.0f} µs)")
+            raise ValueError(f"row 0 arrives at {arrival[0]:.0f} µs, but one submitted before at {self._arrival[-1]:.0f} µs")
         if trace.cancel is not None and np.isfinite(trace.cancel).any():
             row = int(np.flatnonzero(np.isfinite(trace.cancel))[0])
             raise ValueError(f"row {row} is cancelled, which the engine does not model yet: leave out the cancel column")
@@ -82,12 +85,18 @@ class Engine:
                 )
         self._arrival += arrival.tolist()
         self._prompt += trace.prompt.tolist()
-        self._output += trace.output.tolist()
+        self._length += (trace.prompt + trace.output).tolist()
+        self._ending += (trace.output - 1 << 32 | np.arange(len(arrival)) + len(self._ending)).tolist()
         for column in (self._admitted, self._first, self._finished, self._released):
             column += [math.nan] * len(trace)
 
+    def close(self) -> None:
+        """Say that no further request will come: a static batch need not wait for one."""
+        self._closed = True
+
     def advance(self, until_us: float) -> None:
-        """Take every stretch that ends by `until_us`; inf: to the end, and no further request will come."""
+        """Take every stretch that ends by `until_us`; inf: close, and serve what is there to the end."""
+        self._closed = self._closed or until_us == math.inf
         policy, service = self.policy, self.service
         static = policy.batching == "static"
         alone = policy.prompts == "alone" and not static
@@ -95,119 +104,124 @@ class Engine:
         slots, longest = policy.slots, self.longest_stretch
         budget = _NEVER if policy.budget is None or static else policy.budget
         context_us, attention_us, request_us = service.context_us, service.attention_us, service.request_us
-        arrival, prompt, output = self._arrival, self._prompt, self._output
-        admitted, first, finished = self._admitted, self._first, self._finished
-        record, base, ends = self._rows.append, self._base, self._ends
-        t, head, partial, done, n = self._clock, self._next, self._partial, self._done, self._decoding
-        context, k = self._context, self._decode_steps
+        base, far = _table(service), service.base_us  # type: ignore[arg-type]  # a protocol cannot demand a hash
+        arrival, prompt, length, ending = self._arrival, self._prompt, self._length, self._ending
+        admitted, first, finished, ends = self._admitted, self._first, self._finished, self._ends
+        record = self._rows.append
+        t, head, done, n, context, k = self._clock, self._next, self._done, self._decoding, self._context, self._steps
         total = len(arrival)
-        next_arrival = arrival[head] if head < total else math.inf
+        # When the head of the queue may enter; a static batch shuts the door behind it.
+        entry = math.inf if head == total or static else arrival[head]
+        next_end = ends[0] >> 32 if ends else _NEVER
 
         while True:
-            running = n if partial < 0 else n + 1
-            if not running:
-                if static:
-                    self._release(head, t)
-                    next_arrival = self._launch(head, t, until_us)
-                if next_arrival > t:
-                    if next_arrival > until_us or next_arrival == math.inf:
-                        break
-                    t = next_arrival
-
             # 1. The prompt tokens of this step: the half-done prompt first, then who waits.
-            granted = prefilling = entering = 0
-            units, swell = 0.0, 0  # units of prefill attention, and how many more the next equal step needs
-            left = budget if alone else budget - n
-            chunk = rest = 0
-            if partial >= 0:
-                rest = prompt[partial] - done
-                chunk = granted = rest if rest < left else left
-                units, prefilling = chunk * (done + (chunk + 1) / 2), 1
-                left -= chunk
-            if next_arrival <= t and running < slots and left > 0 and not (static and running):
-                room = slots - running
-                while room and left > 0 and head + entering < total and arrival[head + entering] <= t:
-                    chunk = rest = prompt[head + entering]
-                    if chunk > left:
-                        if not split:
-                            break
-                        chunk = left
-                    granted += chunk
-                    units += chunk * ((chunk + 1) / 2)
-                    prefilling += 1
+            granted = 0
+            if done or entry <= t:
+                left = budget if alone else budget - n
+                room = slots - n
+                units, prefilling, entering, chunk, rest = 0.0, 0, 0, 0, 0
+                if done:
+                    rest = prompt[head - 1] - done
+                    granted = chunk = rest if rest < left else left
+                    units, prefilling = chunk * (done + (chunk + 1) / 2), 1
                     left -= chunk
                     room -= 1
-                    entering += 1
+                if left > 0 and room > 0 and entry <= t:
+                    i = head
+                    while left > 0 and room and i < total and arrival[i] <= t:
+                        size = prompt[i]
+                        if size > left:
+                            if not split:
+                                break
+                            chunk, rest = left, size
+                        else:
+                            chunk = rest = size
+                        granted += chunk
+                        units += chunk * ((chunk + 1) / 2)
+                        left -= chunk
+                        room -= 1
+                        i += 1
+                    entering = i - head
+                    prefilling += entering
 
-            # 2. For how many steps nothing else happens, and how long the first of them takes.
-            decoding = 0 if alone and granted else n
-            m = 1
-            if not granted:
-                m = (ends[0] >> 32) - k
-            elif chunk < rest and not entering:
-                m = (rest - 1) // chunk
-                if n and (ends[0] >> 32) - k < m:
-                    m = (ends[0] >> 32) - k
-                swell = chunk * chunk
-            if m > longest:
-                m = longest
-            tokens = decoding + granted
-            if tokens >= len(base):
-                self._tabulate(tokens)
-            first_us = base[tokens] + attention_us * units + request_us * (decoding + prefilling)
-            growth = attention_us * swell
-            if decoding:
-                first_us += context_us * context
-                growth += context_us * decoding
-            end = t + m * first_us + growth * (m * (m - 1) // 2)
-            if m > 1 and t < next_arrival < end and left > 0 and running < slots and not static:
-                m = _steps_until(next_arrival - t, first_us, growth)
+            # 2. How long the step takes, and for how many steps nothing else happens.
+            if granted:
+                decoding = 0 if alone else n
+                tokens = decoding + granted
+                first_us = base[tokens] if tokens < _TABLE else float(far(np.array([tokens]))[0])
+                first_us += attention_us * units + request_us * (decoding + prefilling)
+                if decoding:
+                    first_us += context_us * context
+                m, growth = 1, 0.0
+                if chunk < rest and prefilling == 1:
+                    # The same chunk again, up to the prompt's last one or the next end.
+                    m = min((rest - 1) // chunk, next_end - k, longest)
+                    growth = attention_us * (chunk * chunk) + context_us * decoding
                 end = t + m * first_us + growth * (m * (m - 1) // 2)
+            elif n:
+                decoding, prefilling = n, 0
+                m = next_end - k
+                if m > longest:
+                    m = longest
+                first_us = (base[n] if n < _TABLE else float(far(np.array([n]))[0])) + context_us * context + request_us * n
+                growth = context_us * n
+                end = t + m * first_us + growth * (m * (m - 1) // 2)
+                if t < entry < end and n < slots and (n < budget or alone):
+                    m = _steps_until(entry - t, first_us, growth)
+                    end = t + m * first_us + growth * (m * (m - 1) // 2)
+            else:
+                if static:
+                    self._release(head, t)
+                    entry = self._launch(head, t)
+                if entry > until_us or entry == math.inf:
+                    break
+                if entry > t:
+                    t = entry
+                continue
             if end > until_us:
                 break
 
             # 3. Take them.
-            record((t, m, first_us, growth, decoding, prefilling, granted))
+            record((t, m, first_us, decoding, prefilling, granted))
             if decoding:
                 k += m
                 context += n * m
-                while n and ends[0] >> 32 == k:
-                    i = heappop(ends) & _REQUEST
-                    finished[i] = end
-                    n -= 1
-                    context -= prompt[i] + output[i]
             if granted:
                 unfinished = chunk < rest
-                for i in range(head, head + entering):
-                    admitted[i] = t
-                finishing = range(head, head + entering - unfinished)
-                for i in (partial, *finishing) if partial >= 0 and (entering or not unfinished) else finishing:
+                last = head + entering
+                for i in range(head - 1 if done else head, last - unfinished):
                     first[i] = end
-                    if output[i] == 1:
-                        finished[i] = end
-                    else:
-                        heappush(ends, (k + output[i] - 1) << 32 | i)
-                        n += 1
-                        context += prompt[i] + 1
-                head += entering
+                    heappush(ends, ending[i] + (k << 32))
+                    n += 1
+                    context += prompt[i] + 1
+                while head < last:
+                    admitted[head] = t
+                    head += 1
                 if not unfinished:
-                    partial = -1
-                elif entering:
-                    partial, done = head - 1, chunk
+                    done = 0
                 else:
-                    done += m * chunk
-                next_arrival = arrival[head] if head < total else math.inf
+                    done = (0 if entering else done) + m * chunk
+                entry = math.inf if static or head == total else arrival[head]
+                next_end = ends[0] >> 32 if n else _NEVER
             t = end
+            while next_end == k:
+                i = heappop(ends) & _REQUEST
+                finished[i] = t
+                n -= 1
+                context -= length[i]
+                next_end = ends[0] >> 32 if n else _NEVER
 
-        self._clock, self._next, self._partial, self._done, self._decoding = t, head, partial, done, n
-        self._context, self._decode_steps = context, k
+        self._clock, self._next, self._done, self._decoding, self._context, self._steps = t, head, done, n, context, k
 
     def run(self, trace: Trace) -> Run:
         """What happened so far, as columns; `trace` is what was submitted."""
         finished = np.array(self._finished)
-        rows = np.fromiter(chain.from_iterable(self._rows), np.float64).reshape(-1, 7)
-        start, count, first_us, growth, decode, prefilling, prefill = rows.T
-        whole = [column.astype(np.int64) for column in (count, decode, prefilling, prefill)]
+        rows = np.fromiter(chain.from_iterable(self._rows), np.float64).reshape(-1, 6).T
+        start, first_us = rows[0].copy(), rows[2].copy()
+        count, decode, prefilling, prefill = rows[[1, 3, 4, 5]].astype(np.int64)
+        growth = self.service.attention_us * (prefill * prefill) + self.service.context_us * decode
+        growth[count == 1] = 0.0
         return Run(
             trace,
             self.service,
@@ -217,10 +231,10 @@ class Engine:
             finished_us=finished,
             released_us=np.array(self._released) if self.policy.batching == "static" else finished,
             outcome=np.where(np.isnan(finished), UNFINISHED, FINISHED).astype(np.int8),
-            steps=Steps(start.copy(), whole[0], first_us.copy(), growth.copy(), *whole[1:]),
+            steps=Steps(start, count, first_us, growth, decode, prefilling, prefill),
         )
 
-    def _launch(self, head: int, now: float, until_us: float) -> float:
+    def _launch(self, head: int, now: float) -> float:
         """Clock at which the next static batch leaves: full, timed out, or the trace is over. inf: not known yet."""
         arrival, last = self._arrival, head + self.policy.slots - 1
         if head == len(arrival):
@@ -228,7 +242,7 @@ class Engine:
         if last < len(arrival):
             full = arrival[last]
         else:
-            full = arrival[-1] if until_us == math.inf else math.inf
+            full = arrival[-1] if self._closed else math.inf
         return max(now, min(full, arrival[head] + 1e6 * self.policy.fill_timeout))
 
     def _release(self, head: int, now: float) -> None:
@@ -236,12 +250,12 @@ class Engine:
         self._released[self._freed : head] = [now] * (head - self._freed)
         self._freed = head
 
-    def _tabulate(self, tokens: int) -> None:
-        """Extend the table of step times to at least `tokens` tokens."""
-        size = max(1024, len(self._base))
-        while size <= tokens:
-            size *= 2
-        self._base[:] = self.service.base_us(np.arange(size)).tolist()
+
+@lru_cache(maxsize=16)
+def _table(service: StepTime) -> list[float]:
+    """Step time by tokens in the step, µs; engines of the same service share it, so a service must be hashable."""
+    table: list[float] = service.base_us(np.arange(_TABLE)).tolist()
+    return table
 
 
 def _steps_until(gap: float, first: float, growth: float) -> int:
