@@ -22,6 +22,7 @@ differs by matrix: the steps shown are those of the average model. Linear produc
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,8 +37,8 @@ Ints = NDArray[np.int64]
 BYTES_PER_PARAMETER = 2  # bf16
 
 
-class StepTime(Protocol):
-    """Anything that can say how long a step takes:
+class StepTime(Hashable, Protocol):
+    """Anything hashable that can say how long a step takes:
 
     base_us(T) + context_us · Σctx + attention_us · Σ attention_units + request_us · requests, in µs.
     """
@@ -104,9 +105,7 @@ class Affine:
         """base + per_token_us · T, µs."""
         return np.asarray(self.base + self.per_token_us * np.asarray(tokens, np.float64))
 
-    def step_us(
-        self, tokens: ArrayLike, context: ArrayLike = 0, attention: ArrayLike = 0.0, requests: ArrayLike = 0
-    ) -> Floats:
+    def step_us(self, tokens: ArrayLike, context: ArrayLike = 0, attention: ArrayLike = 0.0, requests: ArrayLike = 0) -> Floats:
         """See sim.service.step_us."""
         return step_us(self, tokens, context, attention, requests)
 
@@ -183,9 +182,7 @@ class Service:
         """µs per request in the step."""
         return self.overhead_per_request_us
 
-    def step_us(
-        self, tokens: ArrayLike, context: ArrayLike = 0, attention: ArrayLike = 0.0, requests: ArrayLike = 0
-    ) -> Floats:
+    def step_us(self, tokens: ArrayLike, context: ArrayLike = 0, attention: ArrayLike = 0.0, requests: ArrayLike = 0) -> Floats:
         """See sim.service.step_us."""
         return step_us(self, tokens, context, attention, requests)
 

@@ -45,7 +45,7 @@ def up(tokens: Floats, tile: int) -> Floats:
 
 def halving(tokens: Floats, tile: int) -> Floats:
     """Rounded up to whole tiles; steps that fit in half a tile use the half, and so on down to 64."""
-    size = np.full(tokens.shape, float(tile))
+    size: Floats = np.full(tokens.shape, float(tile))
     while (size > 64).any():
         smaller = (size > 64) & (tokens <= size / 2)
         if not smaller.any():
@@ -59,7 +59,7 @@ def forms(tile: int) -> dict[str, tuple[Tokens, tuple[int, ...]]]:
     common = (0, 1, 2, 3, 4)
 
     def fading(t: Floats, x: Floats, rounded: Floats) -> Floats:
-        return t + x[5] * np.exp(-rounded * x[6] / 1024) * (rounded - t)
+        return np.asarray(t + x[5] * np.exp(-rounded * x[6] / 1024) * (rounded - t))
 
     return {
         "smooth": (lambda t, x: t, common),
