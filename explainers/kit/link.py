@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final, Literal
 from urllib.parse import urlencode
 
 from explainers.kit.knobs import Knob, Value, defaults, encoded
@@ -13,7 +14,9 @@ from explainers.kit.text import clip
 
 VERSION = 1  # raised when an old link would mean something else; then `decode` translates what it can
 OURS = frozenset({"v", "request", "t", "hide", "guess"})
-STREAMLITS = frozenset({"embed", "embed_options"})  # read by Streamlit itself; carried along, never reported
+STREAMLITS = frozenset({"embed", "embed_options"})  # read by Streamlit itself; the address keeps them (components/link.js)
+SKIP: Final = "skip"  # in place of a prediction
+HIDEABLE = frozenset({"presets", "prediction", "upload", "quiz"})  # what a link may hide besides knobs
 MOST_NOTES = 8  # a hostile link may hold thousands of unknown keys
 LATEST_MS = 1e9  # of the cursor: eleven days
 
@@ -25,18 +28,16 @@ class State:
     values    every knob's key → a value it allows
     selected  index of the clicked request (0-based; the link and the page say it 1-based), None: none
     cursor    the time cursor, ms, None: not placed
-    guess     the committed prediction, None: none yet
-    hidden    keys of knobs that a teacher's link hides, and "presets"
-    embed     Streamlit's own embed keys, carried along
+    guess     the committed prediction, SKIP: passed over, None: not yet
+    hidden    keys of knobs that a teacher's link hides, and of HIDEABLE parts of the page
     notes     what did not fit and what was used instead; plain text, clipped, not escaped for Markdown
     """
 
     values: Mapping[str, Value]
     selected: int | None = None
     cursor: float | None = None
-    guess: float | None = None
+    guess: float | Literal["skip"] | None = None
     hidden: frozenset[str] = frozenset()
-    embed: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -49,10 +50,10 @@ def encode(knobs: Sequence[Knob], state: State) -> dict[str, str]:
     if state.cursor is not None:
         query["t"] = encoded(round(float(state.cursor), 3))
     if state.guess is not None:
-        query["guess"] = encoded(float(state.guess))
+        query["guess"] = SKIP if state.guess == SKIP else encoded(float(state.guess))
     if state.hidden:
         query["hide"] = ",".join(sorted(state.hidden))
-    return query | dict(state.embed)
+    return query
 
 
 def text(knobs: Sequence[Knob], state: State) -> str:
@@ -70,7 +71,8 @@ def decode(query: Mapping[str, str], knobs: Sequence[Knob]) -> State:
         if knob.key in query:
             values[knob.key], note = knob.fit(query[knob.key])
             notes += [note] if note else []
-    selected, cursor, guess = _request(query, notes), _number(query, "t", notes), _number(query, "guess", notes)
+    selected, cursor = _request(query, notes), _number(query, "t", notes)
+    guess: float | Literal["skip"] | None = SKIP if query.get("guess") == SKIP else _number(query, "guess", notes)
     hidden, unknown = _hidden(query.get("hide", ""), known)
     notes += [f"hide: “{clip(key, 24)}” is no control of this lesson" for key in unknown]
     notes += [
@@ -86,7 +88,6 @@ def decode(query: Mapping[str, str], knobs: Sequence[Knob]) -> State:
         cursor=cursor,
         guess=guess,
         hidden=hidden,
-        embed={key: query[key] for key in STREAMLITS if key in query},
         notes=tuple(notes),
     )
 
@@ -102,7 +103,7 @@ def _version_note(version: str | None) -> list[str]:
 def _hidden(listed: str, known: Mapping[str, Knob]) -> tuple[frozenset[str], list[str]]:
     """Keys to hide, and those that are not ours (at most MOST_NOTES of them)."""
     keys = [key.strip() for key in listed[:1000].split(",") if key.strip()]
-    allowed = set(known) | {"presets"}
+    allowed = set(known) | HIDEABLE
     return frozenset(keys) & allowed, [key for key in dict.fromkeys(keys) if key not in allowed][:MOST_NOTES]
 
 

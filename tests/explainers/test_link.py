@@ -33,9 +33,8 @@ states = st.builds(
     ),
     selected=st.none() | st.integers(0, 10_000),
     cursor=st.none() | st.floats(0, 1e8).map(lambda t: round(t, 3)),
-    guess=st.none() | st.integers(0, 100).map(float),
+    guess=st.none() | st.just("skip") | st.integers(0, 100).map(float),
     hidden=st.frozensets(st.sampled_from(("slots", "rate", "seed", "presets"))),
-    embed=st.sampled_from(({}, {"embed": "true"}, {"embed": "true", "embed_options": "dark_theme"})),
 )
 
 
@@ -57,7 +56,6 @@ def test_a_stored_link_of_version_1_keeps_its_meaning() -> None:
         cursor=412.5,
         guess=40.0,
         hidden=frozenset({"rate", "seed"}),
-        embed={"embed": "true"},
     )
 
 

@@ -1,0 +1,26 @@
+"""Stepwise in the browser: the menu over the lessons, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import streamlit as st
+
+from explainers import PATH
+
+ASSETS = Path(__file__).parent / "assets"
+
+
+def show(key: str) -> Callable[[], None]:
+    """The lesson's page, imported when it is first opened."""
+    return lambda: import_module(f"explainers.{key}.page").page()
+
+
+st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide")
+st.html(ASSETS / "style.css")
+# The root address shows the first lesson; each lesson also has an address of its own, which links carry.
+home = st.Page(show(PATH[0].key), title=PATH[0].title, url_path="home", default=True, visibility="hidden")
+lessons = [st.Page(show(key), title=title, url_path=key) for key, title in PATH]
+st.navigation([home, *lessons], position="top").run()

@@ -1,0 +1,55 @@
+"""The three small things that must happen in the browser: keep the address, move the time cursor, copy and save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+_FILES = Path(__file__).parents[3] / "assets" / "components"
+
+
+def _read(file: str) -> str:
+    return (_FILES / file).read_text(encoding="utf-8")
+
+
+_link = st.components.v2.component("stepwise_link", js=_read("link.js"))
+_scrubber = st.components.v2.component(
+    "stepwise_scrubber", html=_read("scrubber.html"), css=_read("scrubber.css"), js=_read("scrubber.js")
+)
+_take = st.components.v2.component("stepwise_take", html=_read("take.html"), css=_read("take.css"), js=_read("take.js"))
+
+
+def keep_address(query: str, key: str) -> None:
+    """Make the address say `query`, without an entry in the history."""
+    _link(key=key, data={"query": query})
+
+
+def scrubber(policies: Mapping[str, Mapping[str, Any]], t: float | None, key: str, moved: Callable[[], None]) -> None:
+    """The time cursor and, under it, who is in which slot, queued and finished then.
+
+    policies  by name: {"name", "slots", and by request in ms: "arrival", "admitted", "first", "finished", "released", "slot"}
+    t         where the cursor stands, ms; None: not placed yet
+    moved     callback; the component's state value `cursor` is then {"t": ms, "drawn": whether the figures moved}
+    """
+    end = max((max(p["released"], default=0.0) for p in policies.values()), default=0.0)
+    step = _nice(end / 400)
+    last = math.ceil(end / step) * step
+    data = {"policies": list(policies.values()), "end": round(last, 6), "step": step, "t": t}
+    _scrubber(key=key, data=data, default={"cursor": None}, on_cursor_change=moved)
+
+
+def take(query: str, file: str, plot: str, key: str) -> None:
+    """The link to copy, and the PNG of the figure in the container whose key is `plot`."""
+    _take(key=key, data={"query": query, "file": file, "plot": f"st-key-{plot}"})
+
+
+def _nice(size: float) -> float:
+    """The nearest of 1, 2, 5 times a power of ten that is not below `size`, in ms; at least 0.1."""
+    if size <= 0.1:
+        return 0.1
+    power: float = 10.0 ** math.floor(math.log10(size))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= size * (1 - 1e-9))

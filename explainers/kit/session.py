@@ -1,0 +1,56 @@
+"""What a lesson keeps between reruns: from its link when it is opened, from its widgets after that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from explainers.kit import link
+from explainers.kit.knobs import Knob, Value
+
+
+def name(lesson: str, what: str) -> str:
+    """The session-state key of a lesson's widget or datum."""
+    return f"{lesson}:{what}"
+
+
+def restore(lesson: str, knobs: Sequence[Knob]) -> link.State:
+    """The state that this rerun shows. Call once, before any widget.
+
+    The query is read when the lesson is first opened in this session and never written; components/link.js keeps the
+    address in step. Coming back from another lesson finds the session's state, not a query.
+    """
+    kept = name(lesson, "state")
+    if kept not in st.session_state:
+        st.session_state[kept] = link.decode(st.query_params.to_dict(), knobs)
+    state: link.State = st.session_state[kept]
+    values: dict[str, Value] = {}
+    for knob in knobs:
+        widget = name(lesson, knob.key)
+        if widget not in st.session_state:
+            st.session_state[widget] = state.values[knob.key]
+        values[knob.key] = knob.fit(st.session_state[widget])[0]
+    if values != state.values:
+        state = replace(state, values=values)
+        st.session_state[kept] = state
+    return state
+
+
+def current(lesson: str) -> link.State:
+    """The state as it is now; for callbacks and fragments, whose arguments may be older."""
+    state: link.State = st.session_state[name(lesson, "state")]
+    return state
+
+
+def change(lesson: str, **fields: Any) -> None:
+    """Replace fields of the state (not its values). For callbacks, and before what shows them."""
+    st.session_state[name(lesson, "state")] = replace(current(lesson), **fields)
+
+
+def put(lesson: str, values: Mapping[str, Value]) -> None:
+    """Set knobs. For callbacks: a widget's value cannot change once it is drawn."""
+    for key, value in values.items():
+        st.session_state[name(lesson, key)] = value
