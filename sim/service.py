@@ -13,10 +13,9 @@ and is kernel time only: no LM head, no sampling, no engine; give those as an ov
 and its errors (median 2.9 to 5.3 %, p95 11 to 21 % by device and kind of step): shared/step-times/CALIBRATION.md, section 1.
 
 With tiles the linear products pay for T + padding·(T rounded up - T) tokens instead of T, with constants of their own
-(tools/fit_tiles.py): median 2.5 to 4.9 %, p95 8 to 17 % on the same points. What is left is wave quantisation, which
-differs by matrix: the steps shown are those of the average model. Linear products of Llama-3-8B on the A100 from 128 to
-136 tokens +34 % (measured +37), 256 to 264 +26 (+36), 512 to 520 +15 (+12); of Llama-2-70B TP4 on the H100 from 256 to
-264 +30 (+57) and 512 to 520 +22 (+51), while Llama-2-7B and Llama-3-8B there rise less than shown.
+(tools/fit_tiles.py): median 2.5 to 4.9 %, p95 8 to 17 % on the same points. The steps are those of an average model:
+linear products of Llama-3-8B on the A100 from 128 to 136 tokens +34 % (measured +37), 256 to 264 +26 (+36), 512 to 520
++15 (+12); of Llama-2-70B TP4 on the H100 from 256 to 264 +30 (+57) and 512 to 520 +22 (+51), only half of what was measured.
 """
 
 from __future__ import annotations

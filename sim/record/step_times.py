@@ -110,7 +110,7 @@ def _tile_step(name: str, device: str, model: str, tp: int, tokens: int) -> Clai
         theirs + 10,
         "layers without attention and all-reduce, with tiles",
         "" if abs(ours - theirs) <= 10 else
-        "one set of constants serves all models, and the measured step differs by model and matrix (waves of tiles)",
+        "one set of constants serves all models, and the measured step differs from model to model",
     )  # fmt: skip
 
 
