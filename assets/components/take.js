@@ -4,9 +4,20 @@ export default function ({ data, parentElement }) {
   const root = parentElement.querySelector(".take");
   const link = root.querySelector("input");
   const said = root.querySelector(".said");
-  link.value = window.location.origin + window.location.pathname + "?" + data.query;
+  const here = window.location.origin + window.location.pathname;
+  link.value = here + "?" + data.query;
+  // The time cursor moves on without this component; the address knows.
+  const refresh = () => {
+    const query = new URLSearchParams(window.location.search);
+    query.delete("embed");
+    query.delete("embed_options");
+    if (query.has("v")) link.value = here + "?" + query;
+  };
+  root.onpointerenter = refresh;
+  link.onfocus = refresh;
 
   root.querySelector(".copy").onclick = async () => {
+    refresh();
     try {
       await navigator.clipboard.writeText(link.value);
       said.textContent = "Copied.";

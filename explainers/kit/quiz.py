@@ -1,8 +1,19 @@
-"""Questions to check oneself: one right option, and wrong ones that are named misconceptions."""
+"""What the learner is asked: a number to predict, and questions whose wrong options are named misconceptions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A number to commit before the answer shows, in [low, high]."""
+
+    question: str
+    unit: str
+    low: int
+    high: int
+    step: int = 1
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,312 @@
+"""The scaffold of a lesson: the parts that every page shares, from the question to the reset. Words come from the lesson."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+
+from explainers.kit import components, link, session
+from explainers.kit.grammar import Pic
+from explainers.kit.knobs import Knob, Preset, Value, defaults
+from explainers.kit.quiz import Prediction, Question
+from explainers.kit.text import plain
+from explainers.kit.widgets import draw
+from sim.record import Claim, compute
+
+# Streamlit's own buttons stay (camera, full screen); nothing is zoomed or selected by dragging: the time window is a knob.
+_CONFIG: Final = {"displaylogo": False, "scrollZoom": False, "doubleClick": False,
+                  "modeBarButtonsToRemove": ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"]}
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What the scaffold needs to know of a lesson: its address, its heading, the question it answers, its controls."""
+
+    key: str
+    title: str
+    question: str
+    knobs: tuple[Knob, ...]
+    presets: tuple[Preset, ...]
+
+    def id(self, what: str) -> str:
+        """Key of one of this lesson's widgets or containers."""
+        return session.name(self.key, what)
+
+    def box(self, what: str) -> str:
+        """Key of a container, which is also a CSS class."""
+        return f"{self.key}-{what}"
+
+
+@dataclass(frozen=True)
+class TakeAway:
+    """What a learner takes along. The files are made when they are asked for."""
+
+    python: str
+    files: Mapping[str, tuple[str, str, Callable[[], str]]] = field(default_factory=dict)  # label → name, type, content
+
+
+def dark() -> bool:
+    """Whether the page is shown in the dark theme."""
+    return bool(st.context.theme.type == "dark")
+
+
+def open_page(lesson: Lesson) -> link.State:
+    """Title, question, and what did not fit in the link; the state that everything else is drawn from."""
+    state = session.restore(lesson.key, lesson.knobs)
+    with st.container(key=lesson.box("head"), gap=None):
+        st.title(lesson.title, anchor=False)
+        st.markdown(lesson.question)
+    if state.notes:
+        with st.container(key=lesson.box("notes")):
+            lines = "\n".join(f"- {plain(note)}" for note in state.notes)
+            st.warning(f"The link held values that do not fit, so they were adjusted:\n{lines}")
+            st.button("Close this note", key=lesson.id("close_notes"), on_click=session.change, args=(lesson.key,), kwargs={"notes": ()})
+    return state
+
+
+def answered(state: link.State) -> bool:
+    """Whether the learner has committed a prediction or passed it over, or the link hides it."""
+    return state.guess is not None or "prediction" in state.hidden
+
+
+def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: Callable[[float | None], str]) -> None:
+    """One row: the question and a number to commit; after that the answer, told to the number that was committed."""
+    if "prediction" in state.hidden:
+        return
+    with st.container(key=lesson.box("prediction")):
+        if answered(state):
+            with st.container(horizontal=True, vertical_alignment="center"):
+                guess = None if state.guess == link.SKIP else state.guess
+                st.markdown(feedback(guess if guess is None else float(guess)), width="stretch")
+                st.button("Predict again", key=lesson.id("again"), on_click=session.change, args=(lesson.key,),
+                          kwargs={"guess": None}, type="tertiary")
+            return
+        with st.form(lesson.id("predict"), border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+            st.number_input(f"Predict first: {asked.question} ({asked.unit})", asked.low, asked.high, value=None, step=asked.step,
+                            key=lesson.id("guess"), placeholder=f"{asked.low} to {asked.high}")
+            st.form_submit_button("Commit", type="primary", key=lesson.id("commit"), on_click=_commit, args=(lesson,))
+            st.form_submit_button("Skip", key=lesson.id("skip"), on_click=session.change, args=(lesson.key,), kwargs={"guess": link.SKIP})
+
+
+def _commit(lesson: Lesson) -> None:
+    guess = st.session_state[lesson.id("guess")]
+    if guess is not None:
+        session.change(lesson.key, guess=float(guess))
+
+
+def veiled(lesson: Lesson, state: link.State, what: str) -> bool:
+    """Whether this part still waits for the prediction; then it says so in the part's place."""
+    if answered(state):
+        return False
+    st.info(f"{what} shows when you have committed a prediction at the top, or skipped it.")
+    return True
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def sentence(lesson: Lesson, words: str, what: str = "headline") -> None:
+    """A sentence in a box of fixed least height (style.css), so that nothing below it moves when it changes."""
+    with st.container(key=lesson.box(what)):
+        st.markdown(words)
+
+
+def numbers(lesson: Lesson, rows: pd.DataFrame) -> None:
+    """A small table of text cells, the first column naming the rows."""
+    with st.container(key=lesson.box("numbers")):
+        st.table(rows, hide_index=True)
+
+
+def chart(lesson: Lesson, what: str, pic: Pic, *, clicks: bool = False, twin: bool = True) -> None:
+    """A figure with its alt text, and under it the same numbers as a table. `clicks`: a bar selects its request."""
+    with st.container(key=lesson.box(what), gap=None):
+        more: dict[str, Any] = {"on_select": _picker(lesson, what), "selection_mode": "points"} if clicks else {}
+        st.plotly_chart(pic.figure, key=lesson.id(what), theme=None, height=pic.height, config=_CONFIG, alt=pic.alt, **more)
+        if twin:
+            table(lesson, what, pic.table)
+
+
+@st.fragment
+def table(lesson: Lesson, what: str, rows: Callable[[], pd.DataFrame]) -> None:
+    """The figure's numbers as a table, built and sent only when it is opened."""
+    twin = st.expander("The same as a table", key=lesson.id(f"{what}_table"), on_change="rerun", type="compact")
+    if twin.open:
+        twin.dataframe(rows(), hide_index=True, height=240)
+
+
+def _picker(lesson: Lesson, what: str) -> Callable[[], None]:
+    """Callback of a chart: the clicked bar's request becomes the selected one; a second click lets it go."""
+
+    def picked() -> None:
+        points = st.session_state[lesson.id(what)]["selection"]["points"]
+        clicked = next((int(p["customdata"][0]) for p in points if p.get("customdata") is not None), -1)
+        if clicked >= 0:
+            session.change(lesson.key, selected=None if session.current(lesson.key).selected == clicked else clicked)
+
+    return picked
+
+
+def request_picker(lesson: Lesson, state: link.State, count: int) -> int | None:
+    """The keyboard's way to select a request; returns the index of the one that is selected, if it exists."""
+    selected = state.selected if state.selected is not None and state.selected < count else None
+    widget = lesson.id("request")
+    st.session_state[widget] = selected
+
+    def picked() -> None:
+        session.change(lesson.key, selected=st.session_state[widget])
+
+    st.selectbox("Request", range(count), index=None, key=widget, on_change=picked, format_func=lambda r: f"Request {r + 1}",
+                 placeholder="None: click one in a figure, or choose", label_visibility="collapsed")
+    return selected
+
+
+@st.fragment
+def instant(lesson: Lesson, policies: Mapping[str, Mapping[str, Any]]) -> None:
+    """The time cursor and who is where at that instant, and the address kept in step. Moving it does not go to the server."""
+    widget = lesson.id("scrubber")
+
+    def moved() -> None:
+        at = st.session_state[widget]["cursor"]
+        session.change(lesson.key, cursor=float(at["t"]))
+        if not at["drawn"]:  # Plotly was not within the component's reach: the server draws the cursor
+            st.session_state[lesson.id("redraw")] = True
+
+    components.scrubber(policies, session.current(lesson.key).cursor, widget, moved)
+    components.keep_address(link.text(lesson.knobs, session.current(lesson.key)), lesson.id("address"))
+    if st.session_state.pop(lesson.id("redraw"), False):
+        st.rerun()
+
+
+def keep_address(lesson: Lesson) -> None:
+    """The address alone, where there is no time cursor."""
+    components.keep_address(link.text(lesson.knobs, session.current(lesson.key)), lesson.id("address"))
+
+
+# --- controls ---------------------------------------------------------------------------------------------------------
+
+
+def main_knobs(lesson: Lesson, state: link.State) -> None:
+    """The lesson's main knob or knobs."""
+    for knob in lesson.knobs:
+        if knob.main and knob.key not in state.hidden:
+            draw(knob, lesson.id(knob.key))
+
+
+def presets(lesson: Lesson, state: link.State) -> Preset | None:
+    """The presets in a row, and below them what to watch for; returns the one that the knobs stand at."""
+    at = next((p for p in lesson.presets if defaults(lesson.knobs) | dict(p.values) == state.values), None)
+    if "presets" in state.hidden:
+        return at
+    widget = lesson.id("preset")
+    names = {p.key: p.name for p in lesson.presets}
+    st.session_state[widget] = at.key if at else None
+
+    def chosen() -> None:
+        preset = next((p for p in lesson.presets if p.key == st.session_state[widget]), None)
+        if preset:
+            session.put(lesson.key, defaults(lesson.knobs) | dict(preset.values))
+
+    st.pills("Presets", list(names), format_func=lambda key: names[key], key=widget, on_change=chosen)
+    return at
+
+
+def controls(lesson: Lesson, state: link.State, groups: Sequence[str], headings: bool = True) -> None:
+    """The knobs of these groups, each group under its name; a seed also gets a button that draws another one."""
+    for group in groups:
+        knobs = [k for k in lesson.knobs if k.group == group and not k.main and k.key not in state.hidden]
+        if not knobs:
+            continue
+        if headings:
+            st.subheader(group, anchor=False)
+        for knob in knobs:
+            draw(knob, lesson.id(knob.key))
+            if knob.key == "seed":
+                st.button("Re-roll the seed", key=lesson.id("reroll"), on_click=_reroll, args=(lesson, knob), width="stretch")
+
+
+def _reroll(lesson: Lesson, knob: Knob) -> None:
+    assert knob.low is not None and knob.high is not None
+    old = session.current(lesson.key).values[knob.key]
+    choices = [*range(int(knob.low), int(knob.high) + 1)]
+    choices.remove(int(old))
+    session.put(lesson.key, {knob.key: secrets.choice(choices)})
+
+
+def reset(lesson: Lesson, also: Callable[[], None]) -> None:
+    """A button that returns the lesson to its default; `also` drops what the lesson itself keeps."""
+    st.button("Reset the lesson", key=lesson.id("reset"), on_click=_reset, args=(lesson, also))
+
+
+def _reset(lesson: Lesson, also: Callable[[], None]) -> None:
+    hidden = session.current(lesson.key).hidden  # what a teacher hid stays hidden
+    values: Mapping[str, Value] = defaults(lesson.knobs)
+    for key in [k for k in st.session_state if str(k).startswith(f"{lesson.key}:quiz")]:
+        del st.session_state[key]
+    st.session_state[session.name(lesson.key, "state")] = link.State(values, hidden=hidden)
+    session.put(lesson.key, values)
+    also()
+
+
+# --- below the figures ------------------------------------------------------------------------------------------------
+
+
+@st.fragment
+def check_yourself(lesson: Lesson, questions: Sequence[Question]) -> None:
+    """The questions, each with feedback on the option that was chosen."""
+    for i, question in enumerate(questions):
+        with st.container(key=lesson.box(f"quiz{i}")):
+            texts = [option.text for option in question.options]
+            chosen = st.radio(f"**{i + 1}.** {question.prompt}", range(len(texts)), index=None, key=lesson.id(f"quiz{i}"),
+                              format_func=lambda k, texts=texts: texts[k])
+            if chosen is not None:
+                option = question.options[chosen]
+                (st.success if option.correct else st.error)(f"{'Right.' if option.correct else 'No.'} {option.why}")
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def _claims(names: tuple[str, ...]) -> list[Claim]:
+    return compute(names)
+
+
+@st.fragment
+def against_the_record(lesson: Lesson, names: Sequence[str]) -> None:
+    """The published or measured figures beside ours; computed when opened, once for all sessions."""
+    part = st.expander("Compute ours and compare", key=lesson.id("record"), on_change="rerun")
+    if not part.open:
+        return
+    with part:
+        with st.spinner("Computing ours …"):
+            claims = _claims(tuple(names))
+        word = {True: "inside", False: "OUTSIDE", None: "shown only"}
+        st.table(pd.DataFrame({
+            "Figure": [plain(c.what) for c in claims],
+            "Theirs": ["–" if c.theirs is None else f"{c.theirs:g} {c.unit}" for c in claims],
+            "Ours": [f"{c.ours:.4g} {c.unit}" for c in claims],
+            "Allowed": [c.tolerance for c in claims],
+            "": [word[c.inside] for c in claims],
+        }), hide_index=True)
+        for c in claims:
+            st.caption(f"**{plain(c.name)}**: {plain(c.source)}. {plain(c.set_up)} {plain(c.note)}")
+
+
+def what_it_models(lesson: Lesson, rows: Sequence[tuple[str, str, str]], leaves_out: Sequence[str]) -> None:
+    """Constants with units and sources, and what the lesson leaves out."""
+    with st.container(key=lesson.box("models")):
+        st.table(pd.DataFrame(rows, columns=["What", "Value", "Source"]), hide_index=True)
+    st.markdown("**What this leaves out**\n" + "\n".join(f"- {line}" for line in leaves_out))
+
+
+@st.fragment
+def take_away(lesson: Lesson, made: TakeAway, stage: str) -> None:
+    """The link, the files, the PNG and the Python lines."""
+    components.take(link.text(lesson.knobs, session.current(lesson.key)), f"stepwise-{lesson.key}", lesson.box(stage), lesson.id("take"))
+    with st.container(horizontal=True):
+        for label, (file, kind, content) in made.files.items():
+            st.download_button(label, content, file, kind, key=lesson.id(f"file_{file}"), on_click="ignore")
+    st.markdown("The same in Python:")
+    st.code(made.python, language="python")

@@ -1,0 +1,83 @@
+"""A visitor's own trace: read once, kept in the visitor's session only, dropped with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import streamlit as st
+
+from explainers.kit import session
+from explainers.kit.knobs import Value
+from explainers.kit.text import clip, plain
+from sim.trace import Trace
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Where a lesson's own trace comes from: a reader, and the knobs that follow when a file is read or removed.
+
+    read  (open binary file, name) → Trace; raises ValueError with line and column
+    """
+
+    lesson: str
+    read: Callable[[BinaryIO, str], Trace]
+    when_read: Mapping[str, Value]
+    when_gone: Mapping[str, Value]
+
+    def trace(self) -> Trace | None:
+        """The trace that was read last, if any."""
+        kept: Trace | None = st.session_state.get(self._id("trace"))
+        return kept
+
+    def file(self) -> str:
+        """Its file's name, as the visitor's machine gave it: not escaped."""
+        kept = self.trace()
+        return kept.name if kept else ""
+
+    def number(self) -> int:
+        """Counts the files read in this session: part of the key under which results are cached."""
+        return int(st.session_state.get(self._id("uploads"), 0))
+
+    def draw(self, label: str) -> None:
+        """The uploader, and under it what was read, or why it was not."""
+        # A new key empties the uploader: there is no other way to.
+        st.file_uploader(label, ["csv", "txt"], key=self._widget(), on_change=self._changed)
+        error, trace = st.session_state.get(self._id("error")), self.trace()
+        if error:
+            kept = f" Still in use: {plain(self.file(), 60)}." if trace else ""
+            st.error(f"{plain(error, 600)}\n\nNothing of it was loaded.{kept}")
+        if trace:
+            st.caption(f"{plain(self.file(), 60)}: {len(trace):,} requests over {trace.arrival[-1]:,.0f} s.")
+        st.caption("The file stays in this session of yours on the server that runs this page, is seen by nobody else, and is "
+                   "forgotten when you close the page.")
+
+    def forget(self) -> None:
+        """Drop the trace and empty the uploader. For callbacks."""
+        for what in ("trace", "error"):
+            st.session_state.pop(self._id(what), None)
+        st.session_state[self._id("emptied")] = st.session_state.get(self._id("emptied"), 0) + 1
+
+    def _changed(self) -> None:
+        file = st.session_state[self._widget()]
+        st.session_state.pop(self._id("error"), None)
+        if file is None:  # removed by its cross
+            st.session_state.pop(self._id("trace"), None)
+            session.put(self.lesson, self.when_gone)
+            return
+        name = clip(file.name, 100)
+        try:
+            trace = self.read(file, name)
+        except ValueError as error:
+            st.session_state[self._id("error")] = f"{name}: {error}"
+            return
+        st.session_state[self._id("trace")] = trace
+        st.session_state[self._id("uploads")] = self.number() + 1
+        session.put(self.lesson, self.when_read)
+
+    def _id(self, what: str) -> str:
+        return session.name(self.lesson, f"upload_{what}")
+
+    def _widget(self) -> str:
+        return self._id(f"widget{st.session_state.get(self._id('emptied'), 0)}")

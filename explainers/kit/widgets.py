@@ -1,0 +1,30 @@
+"""A knob as a Streamlit widget. Ranges come from the declaration alone and never change, or the widget would lose its value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from explainers.kit.knobs import Knob
+
+MOST_STEPS = 300  # a slider with more steps than its pixels cannot be set exactly: a number field can
+
+
+def draw(knob: Knob, key: str) -> None:
+    """The widget of `knob`; its value lives in session state under `key`, which must already be set."""
+    unit = f" ({knob.unit})" if knob.unit and knob.unit != knob.label.lower() else ""
+    common: dict[str, Any] = {"label": knob.label + unit, "key": key, "help": knob.help or None, "persist_state": "session"}
+    if knob.options is not None:
+        if knob.numeric:
+            st.select_slider(options=knob.options, format_func=lambda v: knob.show(v).removesuffix(f" {knob.unit}"), **common)
+        else:
+            st.selectbox(options=knob.options, **common)
+    elif knob.kind == "bool":
+        st.toggle(**common)
+    else:
+        assert knob.low is not None and knob.high is not None
+        kind = int if knob.kind == "int" else float
+        low, high, step = kind(knob.low), kind(knob.high), kind(knob.step or (1 if kind is int else (knob.high - knob.low) / 100))
+        widget = st.slider if (high - low) / step <= MOST_STEPS else st.number_input
+        widget(min_value=low, max_value=high, step=step, **common)
