@@ -392,8 +392,10 @@ def slot_segments(run: Run) -> Segments:
     Of the free slots the lowest are charged to what keeps a request out: they would be taken first.
     """
     at, lane = _instants(run), lanes(run)
-    slots = run.policy.slots
     clock = at.clock
+    # Slots above every request and every charged free slot have nothing to do all the time: look at one of them only.
+    charged = at.slots[:, [BUDGET, FILLING, LATE, BOUNDARY]].sum(1)
+    slots = min(run.policy.slots, int(lane.max()) + int(charged.max(initial=0)) + 2)
     own = np.concatenate([clock.admitted, clock.first_token, clock.finished, clock.released])
     change = np.isin(at.grid[:-1], own)  # here the request in a slot, or its phase, may change; elsewhere only the numbers
     change[1:] |= (at.slots[1:] != at.slots[:-1]).any(1)
@@ -407,6 +409,8 @@ def slot_segments(run: Run) -> Segments:
         k, s = np.nonzero(code != np.concatenate([before[None], code[:-1]]))
         pieces.append(np.stack([s, block[k], code[k, s]]))
         before = code[-1] if len(code) else before
+    idle = np.arange(slots, run.policy.slots if len(ks) else 0)
+    pieces.append(np.stack([idle, np.zeros_like(idle), np.full_like(idle, NOTHING)]))
     slot, k, code = np.concatenate(pieces, 1)
     order = np.lexsort((k, slot))
     slot, k, code = slot[order], k[order], code[order]
