@@ -186,7 +186,7 @@ def _numbers(column: str, values: ArrayLike) -> NDArray[Any]:
         return array.astype(np.float64)
     if len(array) and array.dtype.kind not in "iuf":
         _refuse(column, array, np.ones(len(array), bool), "allowed: numbers")
-    return array
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def _is_number(value: object) -> bool:

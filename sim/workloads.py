@@ -24,7 +24,7 @@ Of = Literal["prompt", "output"]
 
 MAX_REQUESTS = 10_000_000
 
-_STREAMS = {"arrivals": 0, "prompt": 1, "output": 2}
+_STREAMS = {None: 0, "prompt": 1, "output": 2}  # None: arrivals
 
 
 def workload(arrivals: ArrayLike, prompt: ArrayLike, output: ArrayLike, name: str = "") -> Trace:
@@ -57,7 +57,7 @@ def gamma_bursts(n: int, rate: float, burstiness: float, seed: int, exact_span: 
     that the last one is at exactly n/rate seconds (papers/FACTS.md section 10; vllm/benchmarks/serve.py).
     """
     _between("burstiness", burstiness, 0.001, 1000)
-    gaps = _random(seed, "arrivals").standard_gamma(burstiness, _count(n))
+    gaps = _random(seed).standard_gamma(burstiness, _count(n))
     if not exact_span:
         return np.cumsum(gaps) / (_rate(rate) * burstiness)
     if not gaps.any():
@@ -120,11 +120,11 @@ def from_quantiles(n: int, probabilities: ArrayLike, values: ArrayLike, seed: in
 
 # ------------------------------------------------------------------------------------------------------------------
 
-def _random(seed: int, stream: str) -> np.random.Generator:
-    if stream not in _STREAMS:
-        raise ValueError(f"of must be 'prompt' or 'output', not {_shown(stream)}")
+def _random(seed: int, of: Of | None = None) -> np.random.Generator:
+    if of not in _STREAMS:
+        raise ValueError(f"of must be 'prompt' or 'output', not {_shown(of)}")
     _between("seed", seed, 0, 2**63 - 1, whole=True)
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(_STREAMS[stream],))))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(_STREAMS[of],))))
 
 
 def _tokens(lengths: Floats, cap: int | None) -> Ints:

@@ -157,28 +157,30 @@ def _counts(text: Bytes, start: Ints, end: Ints) -> tuple[Ints, Bools]:
 
 def _timestamps(text: Bytes, start: Ints, end: Ints) -> tuple[Ints, Bools]:
     """µs since 1970, fractions rounded half to even, and whether it is a timestamp."""
-    size = len(_LAYOUT)
     zone = np.all(_at(text, end[:, None] + np.arange(-len(_ZONE), 0)) == _ZONE, 1)
-    second_end, fraction_end = start + size, end - len(_ZONE) * zone
+    second_end, fraction_end = start + len(_LAYOUT), end - len(_ZONE) * zone
+    seconds, good = _seconds(_at(text, start[:, None] + np.arange(len(_LAYOUT))))
+    fraction, fraction_good = _digits(text, second_end + 1, fraction_end, 9)
+    good &= (fraction_end == second_end) | ((_at(text, second_end) == ord(".")) & fraction_good)
 
-    written = _at(text, start[:, None] + np.arange(size))
+    width = np.clip(fraction_end - second_end - 1, 0, 9)
+    micros, rest = np.divmod(np.where(width > 0, fraction, 0) * 10 ** (9 - width), 1000)  # of nanoseconds
+    micros += (rest > 500) | ((rest == 500) & (micros % 2 == 1))
+    return seconds * 1_000_000 + micros, good
+
+
+def _seconds(written: Bytes) -> tuple[Ints, Bools]:
+    """Seconds since 1970 of dates and times in _LAYOUT, (rows, 19), and whether they exist (there are no leap seconds)."""
     number = (written - np.uint8(ord("0"))).astype(np.int64)  # what lies below "0" wraps around to more than 9
-    good = (fraction_end >= second_end) & np.all(np.where(_IS_DIGIT, number <= 9, written == _LAYOUT), 1)
+    good = np.all(np.where(_IS_DIGIT, number <= 9, written == _LAYOUT), 1)
     two = number[:, :-1] * 10 + number[:, 1:]
     year, month, day = two[:, 0] * 100 + two[:, 2], two[:, 5], two[:, 8]
     hour, minute, second = two[:, 11], two[:, 14], two[:, 17]
     months = (year - 1970) * 12 + np.clip(month, 1, 12) - 1
-    month_start, month_end = (m.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) for m in (months, months + 1))
-    good &= (month >= 1) & (month <= 12) & (day >= 1) & (day <= month_end - month_start)
+    begin, after = (m.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) for m in (months, months + 1))
+    good &= (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= after - begin)
     good &= (hour < 24) & (minute < 60) & (second < 60)
-
-    fraction, fraction_good = _digits(text, second_end + 1, fraction_end, 9)
-    good &= (fraction_end == second_end) | ((_at(text, second_end) == ord(".")) & fraction_good)
-    width = np.clip(fraction_end - second_end - 1, 0, 9)
-    nanoseconds = np.where(width > 0, fraction, 0) * 10 ** (9 - width)
-    micros, rest = np.divmod(nanoseconds, 1000)
-    micros += (rest > 500) | ((rest == 500) & (micros % 2 == 1))
-    return ((((month_start + day - 1) * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000 + micros, good
+    return (((begin + day - 1) * 24 + hour) * 60 + minute) * 60 + second, good
 
 
 def _fault(column: str, value: bytes) -> str:

@@ -51,7 +51,7 @@ def load(source: bytes | BinaryIO | Path, first_column: str) -> bytes:
     for magic, what in _BINARY.items():
         if data.startswith(magic):
             raise ReaderError(f"the file {what}", 1, first_column)
-    if b"\x00" in data[:100]:
+    if b"\x00" in data[:4]:
         raise ReaderError("the file starts with NUL bytes: UTF-16 without a mark, or no text at all; save it as UTF-8",
                           1, first_column)
     return data.removeprefix(b"\xef\xbb\xbf")
