@@ -7,7 +7,7 @@ formula of sim.service passes through the middle of that staircase; rounding tok
 twice. So every form here is fitted anew. Printed per device, tile and form: median/p95 of |model/measured - 1| in % for
 each kind of step, first held out (three folds, seed 0), then with the point's model and TP left out of the fit, then on
 all points; and the constants of the fit to all points. sim/hardware.py has those of "blend, halving", tile 128 for the
-A100 and 256 for the H100: the least held-out error. "fading", which lets the rounding die away in large steps, fits best
+A100 and 256 for the H100: the least sum of held-out p95. "fading", which lets the rounding die away in large steps, fits best
 without fading; plain rounding up to 128 or 256 is worse than the smooth form in decode steps. Counting waves of tiles over
 the SMs, matrix by matrix, was tried too and is no better (hybrid, held out: A100 3.7/10.6, H100 4.6/17.0 at best); it is not
 kept here. What was measured, and how: CALIBRATION.md beside the points.
