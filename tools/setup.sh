@@ -51,7 +51,7 @@ holds() { [ -f ".venv/$1.stamp" ] && [ "$(cat ".venv/$1.stamp")" = "$(expected "
 
 install() {
     rm -f .venv/run.stamp .venv/dev.stamp
-    say "Installing $*"
+    say "Installing what is pinned ($*); the first time takes a minute"
     if ! .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "$@"; then
         say "pip could not install the pinned packages; its own message is above. Mend the cause and run the same command again."
         exit 1
