@@ -13,7 +13,7 @@ from explainers.kit.knobs import Knob, Preset, Value, defaults
 from sim import workloads
 from sim.engine import simulate
 from sim.hardware import GPUS
-from sim.metrics import Ledger, e2e, ledger, summary
+from sim.metrics import Ledger, ledger, summary
 from sim.policy import Policy, continuous, static
 from sim.run import Run
 from sim.service import Service, service
@@ -61,7 +61,8 @@ KNOBS: tuple[Knob, ...] = (
          help="Sets how long a step takes. All run on one GPU, in bf16."),
     Knob("gpu", "GPU", "A100-80G", options=tuple(GPUS), group="Server", help="Sets how long a step takes."),
     Knob("source", "Requests from", GENERATED, options=(GENERATED, OWN), group="Own file",
-         help="Own file: arrivals and lengths come from the trace that you dropped in; spread, giant, rate and seed play no part."),
+         help="Own file: arrivals and lengths come from the trace that you dropped in; the knobs that generate requests "
+              "play no part."),
     Knob("start", "Window starts at", 0, 0, 604_800, 1, group="Own file", unit="s",
          help="Seconds after the first request of the file."),
     Knob("take", "Requests from the file", 200, 1, 5000, group="Own file", unit="requests",
@@ -81,7 +82,7 @@ PRESETS: tuple[Preset, ...] = (
     Preset("trickle", "Trickle", {"arrivals": EVEN, "rate": 0.5, "timeout": 5000, "spread": 0.3},
            "One request every two seconds. Static batching lets the first one wait for company; watch its time to first "
            "token. Set the batch fill timeout to 0: what does that cost later?"),
-    Preset("bursts", "Bursts", {"arrivals": BURSTS, "rate": 3.0, "requests": 24},
+    Preset("bursts", "Bursts", {"arrivals": BURSTS, "rate": 3.0, "requests": 20},
            "Requests come in clumps. Who comes just after a static batch has left waits for all of it; under continuous "
            "batching for one step, while a slot is free."),
     Preset("hour", "A real hour", {"source": OWN, "slots": 16},
@@ -127,7 +128,7 @@ class Sweep:
     """What the main outcome does over one knob: idle share and p99 of E2E (s) by policy, one value for each x.
 
     over     "slots" or "rate";  x_here  the knob's value on the screen
-    requests how many requests were served at each x;  capped  whether the file holds more
+    note     what limits it, or why it is flat; empty if nothing does
     """
 
     over: str
@@ -135,8 +136,7 @@ class Sweep:
     x_here: float
     idle: dict[str, Floats]
     e2e_p99: dict[str, Floats]
-    requests: int
-    capped: bool
+    note: str
 
 
 def filled(values: Values) -> dict[str, Value]:
@@ -175,16 +175,23 @@ def sweep(values: Values, uploaded: Trace | None = None, over: str = "slots") ->
     if over not in ("slots", "rate"):
         raise ValueError(f"over must be 'slots' or 'rate', not {over!r}")
     v = filled(values)
-    capped = v["source"] == OWN and int(v["take"]) > SWEEP_MOST
-    if capped:
-        v["take"] = SWEEP_MOST
+    v["take"] = min(int(v["take"]), SWEEP_MOST)
     here = float(v[over])
     xs = sorted({*(SLOTS if over == "slots" else RATES), here})
     results = [result({**v, over: int(x) if over == "slots" else x}, uploaded) for x in xs]
     keys = list(results[0].runs)
     return Sweep(over, np.array(xs), here, {k: np.array([r.ledgers[k].idle_share for r in results]) for k in keys},
                  {k: np.array([r.summaries[k]["e2e_p99"] for r in results]) for k in keys},
-                 len(results[0].scenario.trace), capped)
+                 _limits(filled(values), over, len(results[0].scenario.trace)))
+
+
+def _limits(v: Values, over: str, served: int) -> str:
+    """What a reader must know of a sweep before believing it."""
+    if v["source"] == OWN and over == "rate":
+        return "The arrivals are the file's: the rate plays no part."
+    if v["source"] == OWN and int(v["take"]) > SWEEP_MOST == served:
+        return f"First {SWEEP_MOST:,} requests of the window only."
+    return "All requests come at once: the rate plays no part." if over == "rate" and v["arrivals"] == AT_ONCE else ""
 
 
 def outputs(v: Values) -> NDArray[np.int64]:

@@ -22,6 +22,8 @@ Ints = NDArray[np.int64]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 MOST_BARS = 2000
 """Above this many bars a timeline shows the share of its lanes in each role instead (DESIGN.md, figure grammar)."""
+FITTING = {"minsize": 11, "mode": "hide"}
+"""Plotly's uniformtext: a label on a bar is shown at full size or, where it does not fit, not at all."""
 BINS = 240
 """Time bins of such a timeline: about one for every four pixels of a wide screen."""
 
@@ -196,7 +198,7 @@ def layout(dark: bool, height: int, **more: Any) -> dict[str, Any]:
                        "font": {"color": look.paper, "family": FONT, "size": 12}},
     }
     return {"template": {"layout": base}, "height": height, "autosize": True,
-            "margin": {"l": 34, "r": 10, "t": 10, "b": 34}, **more}
+            "margin": {"l": 34, "r": 12, "t": 10, "b": 34}, **more}
 
 
 def note(text: str, x: float, y: float, dark: bool, **more: Any) -> dict[str, Any]:
@@ -217,6 +219,20 @@ def swatch(role: str, dark: bool) -> dict[str, Any]:
     return {"color": ground if not known.hatch else tone, "line": {"width": 1, "color": tone}, "pattern": pattern}
 
 
+def bar_font(role: str, dark: bool) -> dict[str, Any]:
+    """Font of text on a bar: on a hatch the text gets a halo of the background, so that the lines stop short of it."""
+    look = theme(dark)
+    if ROLES[role].solid:
+        return {"color": look.on_solid, "size": 12}
+    halo = ", ".join([f"0 0 2px {look.paper}"] * 6)
+    return {"color": look.ink, "size": 11, "shadow": halo}
+
+
+def key(roles: Sequence[str], dark: bool) -> str:
+    """A one-line key of solid roles, to stand beside a title where the bars are too thin for a label."""
+    return "  ".join(f'<span style="color:{colour(role, dark)}">■</span> {ROLES[role].label}' for role in roles)
+
+
 # --- timelines --------------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +246,7 @@ class Panel:
     start, end  float64, ms
     role     int, index in `roles` of `timeline`
     request  int64, index of the request, or −1
+    label    text on each piece, shown where it fits ("" for none)
     hover    one line more for each piece, or empty
     """
 
@@ -240,22 +257,22 @@ class Panel:
     end: Floats
     role: NDArray[Any]
     request: Ints
+    label: Sequence[str]
     hover: Sequence[str] = ()
 
 
 def timeline(panels: Sequence[Panel], roles: Sequence[str], *, dark: bool, height: int, end: float, lane_word: str = "slot",
-             numbers: bool = True, cursor: float | None = None, selected: int | None = None,
-             most: int = MOST_BARS) -> Figure:
+             cursor: float | None = None, selected: int | None = None, most: int = MOST_BARS) -> Figure:
     """Panels above each other on one axis of ms from 0 to `end`: one trace for each role and panel, in the same order always.
 
-    Requests are numbered from 1 on their longest-lasting role; `customdata[0]` of each bar is the request's index, −1: none.
+    `customdata[0]` of each bar is its request's index, −1: none.
     `selected` is outlined in every panel. The layout shape named "cursor" is the time cursor over all panels (hidden while
     `cursor` is None). Above `most` bars in a panel: the share of its lanes by role, in BINS bins.
     """
     aggregate = max(len(p.start) for p in panels) > most
     domains = _domains(len(panels), height)
     data: list[dict[str, Any]] = []
-    sheet = layout(dark, height, barmode="overlay", bargap=0.0, uniformtext={"minsize": 9, "mode": "hide"},
+    sheet = layout(dark, height, barmode="overlay", bargap=0.0, uniformtext=FITTING,
                    margin={"l": 34, "r": 12, "t": 4, "b": 36})
     annotations, shapes = [], [_cursor(cursor, dark)]
     for i, (panel, (low, high)) in enumerate(zip(panels, domains, strict=True)):
@@ -263,7 +280,7 @@ def timeline(panels: Sequence[Panel], roles: Sequence[str], *, dark: bool, heigh
         if aggregate:
             data += _areas(panel, roles, axis, end, dark)
         else:
-            data += _bars(panel, roles, axis, dark, numbers)
+            data += _bars(panel, roles, axis, dark)
             shapes += _outlines(panel, selected, axis, dark)
         sheet[f"yaxis{i + 1}" if i else "yaxis"] = _lane_axis(panel, (low, high), aggregate, lane_word)
         annotations.append(note(panel.title, 0, high, dark, yshift=5, font={"size": 13, "color": theme(dark).ink}))
@@ -273,7 +290,7 @@ def timeline(panels: Sequence[Panel], roles: Sequence[str], *, dark: bool, heigh
     return {"data": data, "layout": sheet}
 
 
-def _domains(n: int, height: int, title: int = 26, bottom: int = 36) -> list[tuple[float, float]]:
+def _domains(n: int, height: int, title: int = 28, bottom: int = 36) -> list[tuple[float, float]]:
     """The vertical share of each panel, the first on top, with room for its title above."""
     plot = height - bottom - 4
     each = 1 / n
@@ -297,7 +314,7 @@ def _cursor(at: float | None, dark: bool) -> dict[str, Any]:
             "visible": at is not None, "layer": "above", "line": {"color": theme(dark).select, "width": 2}}
 
 
-def _bars(panel: Panel, roles: Sequence[str], axis: str, dark: bool, numbers: bool) -> list[dict[str, Any]]:
+def _bars(panel: Panel, roles: Sequence[str], axis: str, dark: bool) -> list[dict[str, Any]]:
     traces = []
     span = panel.end - panel.start
     for k, key in enumerate(roles):
@@ -310,9 +327,8 @@ def _bars(panel: Panel, roles: Sequence[str], axis: str, dark: bool, numbers: bo
         traces.append({
             "type": "bar", "orientation": "h", "name": ROLES[key].label, "yaxis": axis, "width": 0.84,
             "y": panel.lane[mine].tolist(), "base": panel.start[mine].tolist(), "x": span[mine].tolist(), "marker": marker,
-            "text": [str(r + 1) for r in who] if numbers and key == "decode" else None,
-            "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "cliponaxis": True,
-            "insidetextfont": {"color": theme(dark).on_solid, "size": 12},
+            "text": [panel.label[i] for i in mine.tolist()], "insidetextfont": bar_font(key, dark),
+            "textposition": "inside", "insidetextanchor": "middle" if ROLES[key].solid else "start", "textangle": 0,
             "customdata": _custom(panel, mine, ROLES[key].says),
             "hovertemplate": "%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
         })
@@ -375,11 +391,15 @@ def occupancy(start: Floats, end: Floats, edges: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity of a sweep strip: name, Plotly tick format, and a curve for each policy over the strip's x."""
+    """One quantity of a sweep strip: name, Plotly tick format, a curve for each policy over the strip's x.
+
+    top  upper end of the axis; None: a little above the highest value
+    """
 
     title: str
     tickformat: str
     curves: Mapping[str, Floats]
+    top: float | None = None
 
 
 def strip(x: Floats, rows: Sequence[Row], x_here: float, *, x_title: str, dark: bool, height: int,
@@ -389,15 +409,16 @@ def strip(x: Floats, rows: Sequence[Row], x_here: float, *, x_title: str, dark: 
     sheet = layout(dark, height, margin={"l": 46, "r": 84, "t": 20, "b": 40})
     data: list[dict[str, Any]] = []
     annotations, shapes = [], []
-    for i, (row, (low, high)) in enumerate(zip(rows, _domains(len(rows), height, 24, 60), strict=True)):
+    for i, (row, (low, high)) in enumerate(zip(rows, _domains(len(rows), height, 34, 60), strict=True)):
         axis = f"y{i + 1}" if i else "y"
-        top = max((float(np.nanmax(y)) for y in row.curves.values() if np.isfinite(y).any()), default=1.0) or 1.0
-        sheet["yaxis" + axis[1:]] = {"domain": [low, high], "range": [0, 1.12 * top], "tickformat": row.tickformat, "nticks": 4,
+        highest = max((float(np.nanmax(y)) for y in row.curves.values() if np.isfinite(y).any()), default=0.0)
+        top = row.top or 1.12 * highest or 1.0
+        sheet["yaxis" + axis[1:]] = {"domain": [low, high], "range": [0, top], "tickformat": row.tickformat, "nticks": 4,
                                      "fixedrange": True, "showgrid": True}
         annotations.append(note(row.title, 0, high, dark, yshift=3, font={"size": 12, "color": look.muted}))
         for k, (name, y) in enumerate(row.curves.items()):
             data.append(_curve(name, x, y, k, axis, row.tickformat, x_title, dark))
-        annotations += _ends(row.curves, x, axis, 1.12 * top, (high - low) * (height - 60), dark, log)
+        annotations += _ends(row.curves, x, axis, top, (high - low) * (height - 60), dark, log)
     shapes.append({"name": "here", "type": "line", "xref": "x", "yref": "paper", "x0": x_here, "x1": x_here, "y0": 0, "y1": 1,
                    "line": {"color": look.select, "width": 2, "dash": "dot"}, "layer": "below"})
     annotations.append(note("you are here", math.log10(x_here) if log else x_here, 1, dark, xref="x", xanchor="center",
@@ -411,15 +432,21 @@ def strip(x: Floats, rows: Sequence[Row], x_here: float, *, x_title: str, dark: 
 def policy_line(k: int, dark: bool) -> dict[str, Any]:
     """Colour, dash and mark of the k-th policy where lines stand for policies: no role's hue, told apart by dash and mark."""
     look = theme(dark)
-    return ({"color": look.muted, "dash": "dash", "symbol": "circle-open"},
-            {"color": look.ink, "dash": "solid", "symbol": "circle"})[k % 2]
+    return ({"color": look.muted, "dash": "dash"}, {"color": look.ink, "dash": "solid"})[k % 2]
+
+
+def policy_mark(k: int, dark: bool, size: int) -> dict[str, Any]:
+    """Plotly `marker` of the k-th policy: a ring for the first, a disc for the second."""
+    line = policy_line(k, dark)
+    return {"symbol": "circle", "size": size, "color": line["color"] if k % 2 else theme(dark).paper,
+            "line": {"width": 2, "color": line["color"]}}
 
 
 def _curve(name: str, x: Floats, y: Floats, k: int, axis: str, form: str, x_title: str, dark: bool) -> dict[str, Any]:
     mark = policy_line(k, dark)
     return {"type": "scatter", "mode": "lines+markers", "name": name, "yaxis": axis, "x": x.tolist(), "y": y.tolist(),
             "line": {"color": mark["color"], "dash": mark["dash"], "width": 2},
-            "marker": {"symbol": mark["symbol"], "size": 7, "color": mark["color"], "line": {"width": 2, "color": mark["color"]}},
+            "marker": policy_mark(k, dark, 7), "cliponaxis": False,
             "hovertemplate": f"{name}: %{{y:{form}}}<br>{x_title}: %{{x}}<extra></extra>"}
 
 
