@@ -9,9 +9,8 @@ import streamlit as st
 from explainers.batching import figures, scenario, story
 from explainers.batching.scenario import Band, Result, Sweep
 from explainers.kit import lesson as kit
-from explainers.kit import session
 from explainers.kit.knobs import Value
-from explainers.kit.text import clip, plain
+from explainers.kit.text import plain
 from explainers.kit.upload import Upload
 from sim.readers import azure
 
@@ -70,30 +69,34 @@ def page() -> None:
     with left:
         kit.sentence(LESSON, story.headline(result))
         kit.main_knobs(LESSON, state)
-        kit.chart(LESSON, "stage", figures.stage(result, dark=dark, selected=selected, cursor_ms=state.cursor, answer=answer), clicks=True)
+        stage = figures.stage(result, dark=dark, selected=selected, cursor_ms=state.cursor, answer=answer)
+        kit.chart(LESSON, "stage", stage, clicks=True)
         kit.instant(LESSON, story.cursor_data(result))
     with right:
         _controls(state)
+    with left:
+        st.header("One request", anchor=False)
+        kit.request_picker(LESSON, selected, n)
+        kit.sentence(LESSON, _lives(result, selected), "life")
+        st.header("Where the slot-time went", anchor=False)
+        if not kit.veiled(LESSON, state, "The ledger of slot-time"):
+            kit.chart(LESSON, "ledger", figures.ledger(result, dark=dark))
+            kit.sentence(LESSON, "\n".join(f"- {cause}" for cause in story.causes(result)), "causes")
 
-    st.header("One request", anchor=False)
-    if kit.request_picker(LESSON, state, n) is None:
-        kit.sentence(LESSON, "Choose a request, or click one in a figure, to read its life under both policies.", "life")
-    else:
-        assert selected is not None
-        kit.sentence(LESSON, "\n\n".join(story.life(result, policy, selected) for policy in result.runs), "life")
-
-    st.header("Where the slot-time went", anchor=False)
-    if not kit.veiled(LESSON, state, "The ledger of slot-time"):
-        kit.chart(LESSON, "ledger", figures.ledger(result, dark=dark))
-        st.markdown("\n".join(f"- {cause}" for cause in story.causes(result)))
     st.header("Who gains, who loses", anchor=False)
-    kit.chart(LESSON, "gainers", figures.gainers(result, dark=dark, selected=selected), clicks=True)
     kit.numbers(LESSON, story.numbers(result, answer=answer))
+    kit.chart(LESSON, "gainers", figures.gainers(result, dark=dark, selected=selected), clicks=True)
 
     st.header("Over the whole range", anchor=False)
     if not kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
         _range(key, own, dark)
     _end(state, result)
+
+
+def _lives(result: Result, request: int | None) -> str:
+    if request is None:
+        return "Choose a request, or click one in a figure: here stands its life under both policies, and every figure marks it."
+    return "\n\n".join(story.life(result, policy, request) for policy in result.runs)
 
 
 def _controls(state: Any) -> None:
@@ -139,7 +142,7 @@ def _end(state: Any, result: Result) -> None:
     kit.what_it_models(LESSON, story.models(result), story.leaves_out())
     st.header("Take it away", anchor=False)
     if state.values["source"] == scenario.OWN:
-        st.caption(f"The link does not carry your file {plain(clip(UPLOAD.file(), 60))}: whoever opens it must drop in the file themselves.")
+        st.caption(f"The link does not carry your file {plain(UPLOAD.file(), 60)}: whoever opens it must drop it in themselves.")
     kit.take_away(LESSON, kit.TakeAway(story.python_lines(state.values), {
         "Requests (CSV)": ("stepwise-batching.csv", "text/csv", lambda: story.requests_csv(result)),
         "Trace for Perfetto (JSON)": ("stepwise-batching.json", "application/json", lambda: story.chrome_trace(result)),

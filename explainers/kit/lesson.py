@@ -34,8 +34,8 @@ class Lesson:
     presets: tuple[Preset, ...]
 
     def id(self, what: str) -> str:
-        """Key of one of this lesson's widgets or containers."""
-        return session.name(self.key, what)
+        """Key of one of this lesson's widgets that is no knob."""
+        return session.own(self.key, what)
 
     def box(self, what: str) -> str:
         """Key of a container, which is also a CSS class."""
@@ -58,14 +58,14 @@ def dark() -> bool:
 def open_page(lesson: Lesson) -> link.State:
     """Title, question, and what did not fit in the link; the state that everything else is drawn from."""
     state = session.restore(lesson.key, lesson.knobs)
-    with st.container(key=lesson.box("head"), gap=None):
+    with st.container(key=lesson.box("title"), gap=None):
         st.title(lesson.title, anchor=False)
         st.markdown(lesson.question)
     if state.notes:
         with st.container(key=lesson.box("notes")):
             lines = "\n".join(f"- {plain(note)}" for note in state.notes)
             st.warning(f"The link held values that do not fit, so they were adjusted:\n{lines}")
-            st.button("Close this note", key=lesson.id("close_notes"), on_click=session.change, args=(lesson.key,), kwargs={"notes": ()})
+            st.button("Close this note", lesson.id("close"), on_click=session.change, args=(lesson.key,), kwargs={"notes": ()})
     return state
 
 
@@ -88,9 +88,10 @@ def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: C
             return
         with st.form(lesson.id("predict"), border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
             st.number_input(f"Predict first: {asked.question} ({asked.unit})", asked.low, asked.high, value=None, step=asked.step,
-                            key=lesson.id("guess"), placeholder=f"{asked.low} to {asked.high}")
+                            key=lesson.id("guess"), placeholder=f"{asked.low} to {asked.high}", width=480)
             st.form_submit_button("Commit", type="primary", key=lesson.id("commit"), on_click=_commit, args=(lesson,))
-            st.form_submit_button("Skip", key=lesson.id("skip"), on_click=session.change, args=(lesson.key,), kwargs={"guess": link.SKIP})
+            st.form_submit_button("Skip", key=lesson.id("skip"), on_click=session.change, args=(lesson.key,),
+                                  kwargs={"guess": link.SKIP})
 
 
 def _commit(lesson: Lesson) -> None:
@@ -151,9 +152,8 @@ def _picker(lesson: Lesson, what: str) -> Callable[[], None]:
     return picked
 
 
-def request_picker(lesson: Lesson, state: link.State, count: int) -> int | None:
-    """The keyboard's way to select a request; returns the index of the one that is selected, if it exists."""
-    selected = state.selected if state.selected is not None and state.selected < count else None
+def request_picker(lesson: Lesson, selected: int | None, count: int) -> None:
+    """The keyboard's way to select one of `count` requests."""
     widget = lesson.id("request")
     st.session_state[widget] = selected
 
@@ -162,7 +162,6 @@ def request_picker(lesson: Lesson, state: link.State, count: int) -> int | None:
 
     st.selectbox("Request", range(count), index=None, key=widget, on_change=picked, format_func=lambda r: f"Request {r + 1}",
                  placeholder="None: click one in a figure, or choose", label_visibility="collapsed")
-    return selected
 
 
 @st.fragment
@@ -194,7 +193,7 @@ def main_knobs(lesson: Lesson, state: link.State) -> None:
     """The lesson's main knob or knobs."""
     for knob in lesson.knobs:
         if knob.main and knob.key not in state.hidden:
-            draw(knob, lesson.id(knob.key))
+            draw(knob, session.name(lesson.key, knob.key))
 
 
 def presets(lesson: Lesson, state: link.State) -> Preset | None:
@@ -211,7 +210,7 @@ def presets(lesson: Lesson, state: link.State) -> Preset | None:
         if preset:
             session.put(lesson.key, defaults(lesson.knobs) | dict(preset.values))
 
-    st.pills("Presets", list(names), format_func=lambda key: names[key], key=widget, on_change=chosen)
+    st.pills("Presets", list(names), format_func=lambda key: names[key], key=widget, on_change=chosen, wrap=True)
     return at
 
 
@@ -224,7 +223,7 @@ def controls(lesson: Lesson, state: link.State, groups: Sequence[str], headings:
         if headings:
             st.subheader(group, anchor=False)
         for knob in knobs:
-            draw(knob, lesson.id(knob.key))
+            draw(knob, session.name(lesson.key, knob.key))
             if knob.key == "seed":
                 st.button("Re-roll the seed", key=lesson.id("reroll"), on_click=_reroll, args=(lesson, knob), width="stretch")
 
@@ -245,9 +244,9 @@ def reset(lesson: Lesson, also: Callable[[], None]) -> None:
 def _reset(lesson: Lesson, also: Callable[[], None]) -> None:
     hidden = session.current(lesson.key).hidden  # what a teacher hid stays hidden
     values: Mapping[str, Value] = defaults(lesson.knobs)
-    for key in [k for k in st.session_state if str(k).startswith(f"{lesson.key}:quiz")]:
+    for key in [k for k in st.session_state if str(k).startswith(lesson.id("quiz"))]:
         del st.session_state[key]
-    st.session_state[session.name(lesson.key, "state")] = link.State(values, hidden=hidden)
+    st.session_state[session.own(lesson.key, "state")] = link.State(values, hidden=hidden)
     session.put(lesson.key, values)
     also()
 
@@ -304,7 +303,8 @@ def what_it_models(lesson: Lesson, rows: Sequence[tuple[str, str, str]], leaves_
 @st.fragment
 def take_away(lesson: Lesson, made: TakeAway, stage: str) -> None:
     """The link, the files, the PNG and the Python lines."""
-    components.take(link.text(lesson.knobs, session.current(lesson.key)), f"stepwise-{lesson.key}", lesson.box(stage), lesson.id("take"))
+    query = link.text(lesson.knobs, session.current(lesson.key))
+    components.take(query, f"stepwise-{lesson.key}", lesson.box(stage), lesson.id("take"))
     with st.container(horizontal=True):
         for label, (file, kind, content) in made.files.items():
             st.download_button(label, content, file, kind, key=lesson.id(f"file_{file}"), on_click="ignore")

@@ -13,8 +13,13 @@ from explainers.kit.knobs import Knob, Value
 
 
 def name(lesson: str, what: str) -> str:
-    """The session-state key of a lesson's widget or datum."""
+    """The session-state key of a lesson's knob."""
     return f"{lesson}:{what}"
+
+
+def own(lesson: str, what: str) -> str:
+    """The session-state key of what is no knob; no knob's key starts with `_`."""
+    return f"{lesson}:_{what}"
 
 
 def restore(lesson: str, knobs: Sequence[Knob]) -> link.State:
@@ -23,7 +28,7 @@ def restore(lesson: str, knobs: Sequence[Knob]) -> link.State:
     The query is read when the lesson is first opened in this session and never written; components/link.js keeps the
     address in step. Coming back from another lesson finds the session's state, not a query.
     """
-    kept = name(lesson, "state")
+    kept = own(lesson, "state")
     if kept not in st.session_state:
         st.session_state[kept] = link.decode(st.query_params.to_dict(), knobs)
     state: link.State = st.session_state[kept]
@@ -41,13 +46,13 @@ def restore(lesson: str, knobs: Sequence[Knob]) -> link.State:
 
 def current(lesson: str) -> link.State:
     """The state as it is now; for callbacks and fragments, whose arguments may be older."""
-    state: link.State = st.session_state[name(lesson, "state")]
+    state: link.State = st.session_state[own(lesson, "state")]
     return state
 
 
 def change(lesson: str, **fields: Any) -> None:
     """Replace fields of the state (not its values). For callbacks, and before what shows them."""
-    st.session_state[name(lesson, "state")] = replace(current(lesson), **fields)
+    st.session_state[own(lesson, "state")] = replace(current(lesson), **fields)
 
 
 def put(lesson: str, values: Mapping[str, Value]) -> None:

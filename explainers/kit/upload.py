@@ -77,7 +77,7 @@ class Upload:
         session.put(self.lesson, self.when_read)
 
     def _id(self, what: str) -> str:
-        return session.name(self.lesson, f"upload_{what}")
+        return session.own(self.lesson, f"upload_{what}")
 
     def _widget(self) -> str:
         return self._id(f"widget{st.session_state.get(self._id('emptied'), 0)}")
