@@ -104,7 +104,7 @@ class Engine:
         slots, longest = policy.slots, self.longest_stretch
         budget = _NEVER if policy.budget is None or static else policy.budget
         context_us, attention_us, request_us = service.context_us, service.attention_us, service.request_us
-        base, far = _table(service), service.base_us  # type: ignore[arg-type]  # a protocol cannot demand a hash
+        base, far = _table(service), service.base_us
         arrival, prompt, length, ending = self._arrival, self._prompt, self._length, self._ending
         admitted, first, finished, ends = self._admitted, self._first, self._finished, self._ends
         record = self._rows.append
