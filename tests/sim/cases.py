@@ -1,0 +1,36 @@
+"""Random small servings for property tests: few requests and slots, so that ties, gaps, full and empty slots all occur."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+
+from sim.policy import Policy, continuous, static
+from sim.service import Affine, StepTime, service
+from sim.trace import Trace
+
+Case = tuple[Trace, StepTime, Policy]
+LLAMA = service("Llama-3-8B", "A100-80G")
+WHOLE_US = st.builds(Affine, st.integers(1, 300), st.integers(0, 9), st.integers(0, 9))
+STATIC = st.builds(static, st.integers(1, 7), st.sampled_from([math.inf, 0.0, 2e-4, 5e-3]))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    n = draw(st.integers(1, 15))
+    span = draw(st.sampled_from([0, 2_000, 30_000]))  # µs: all at once, busy, with pauses
+    arrival = sorted(draw(st.lists(st.integers(0, span), min_size=n, max_size=n)))
+    prompt = draw(st.lists(st.integers(1, 30), min_size=n, max_size=n))
+    output = draw(st.lists(st.integers(1, 12), min_size=n, max_size=n))
+    return Trace(np.array(arrival) / 1e6, prompt, output)
+
+
+@st.composite
+def cases(draw: st.DrawFn, clock: st.SearchStrategy[StepTime] = WHOLE_US) -> Case:
+    """A trace, a clock and a policy of either kind."""
+    prompts = draw(st.sampled_from(["chunked", "whole", "alone"]))
+    least = 1 if prompts == "chunked" else 30
+    joining = st.builds(continuous, st.integers(1, 7), st.none() | st.integers(least, 60), st.just(prompts))
+    return draw(traces()), draw(clock), draw(STATIC | joining)
