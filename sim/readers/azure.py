@@ -112,7 +112,7 @@ def _rows(block: bytes, line: int) -> Ints:
     text = np.frombuffer(block, np.uint8)
     ends = np.append(np.flatnonzero(text == ord("\n")), len(text))
     starts = np.append(0, ends[:-1] + 1)
-    ends -= (ends > starts) & (_at(text, ends - 1) == ord("\r"))
+    ends -= _at(text, ends - 1) == ord("\r")
     commas = np.flatnonzero(text == ord(","))
     found = np.searchsorted(commas, ends) - np.searchsorted(commas, starts)
     whole = int(np.argmax(found != 2)) if np.any(found != 2) else len(found)  # rows before the first of not three fields

@@ -59,5 +59,5 @@ def load(source: bytes | BinaryIO | Path, first_column: str) -> bytes:
 
 def shown(text: bytes) -> str:
     """What a file holds, for a message: quoted, control characters escaped, about 40 characters at most."""
-    quoted = repr(text[:160].decode("utf-8", "backslashreplace")[:41])
+    quoted = repr(text[:160].decode("utf-8", "backslashreplace"))
     return quoted if len(quoted) <= 42 else quoted[:40] + "…" + quoted[0]

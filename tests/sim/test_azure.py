@@ -258,6 +258,18 @@ def test_no_more_is_read_than_the_limit() -> None:
     assert endless.asked <= MAX_BYTES + 1
 
 
+def test_a_huge_file_on_disk_is_refused_for_its_size_without_being_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "huge.csv"
+    with path.open("wb") as file:
+        file.truncate(2**30)  # a hole: takes no room on the disk
+    tracemalloc.start()
+    with pytest.raises(ReaderError, match="20 MiB"):
+        azure.read(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * MAX_BYTES
+
+
 # --------------------------------------------------------------------------------------------- for any file
 
 def reference(data: bytes) -> list[tuple[int, int, int]] | None:
