@@ -32,6 +32,8 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 )
 
+STDERR = 2  # the file descriptor: only the path goes to stdout
+
 MISSING = (
     "No Chromium here, which the browser tests drive. On Debian: apt install chromium fonts-liberation. Elsewhere: install "
     "Chromium or Google Chrome, or name one: CHROMIUM=/path/to/chromium make test"
@@ -83,7 +85,7 @@ def install() -> None:
     print("No Chromium here: installing Debian's with apt-get", file=sys.stderr)
     apt = (*become, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q")
     for command in (("update",), ("install", "-y", "--no-install-recommends", "chromium", "fonts-liberation")):
-        subprocess.run([*apt, *command], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+        subprocess.run([*apt, *command], stdin=subprocess.DEVNULL, stdout=STDERR, check=False)
 
 
 def main(arguments: Sequence[str]) -> int:

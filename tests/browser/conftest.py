@@ -16,12 +16,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.conftest import ROOT
 from tools import chromium
 
 START_SECONDS = 60
+expect.set_options(timeout=20_000)  # ms; two busy cores are slow, and what a page shows is the fact, not how soon
 
 
 @dataclass
@@ -50,7 +51,13 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -
 
 
 @pytest.fixture(scope="session")
-def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], str]]:
+def logs() -> dict[str, Path]:
+    """What each server that runs has logged, by its address."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def serve(tmp_path_factory: pytest.TempPathFactory, logs: dict[str, Path]) -> Iterator[Callable[[Path], str]]:
     """`serve(ROOT / "app.py")` starts a Streamlit script as `make app` does, on a free port of this machine: its address.
 
     A home of its own keeps the settings of whoever runs the tests out of it. Stopped when the tests end.
@@ -63,13 +70,14 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path],
         command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.address=127.0.0.1", f"--server.port={port}"]
         command += ["--server.headless=true", "--server.fileWatcherType=none"]
         log = home / "log"
-        with log.open("wb") as out:
+        with log.open("ab") as out:
             process = subprocess.Popen(
                 command, cwd=ROOT, env={**os.environ, "HOME": str(home)}, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
         running.append(process)
         url = f"http://127.0.0.1:{port}"
         _wait_until_healthy(url, process, log)
+        logs[url] = log
         return url
 
     yield start
@@ -85,6 +93,17 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path],
 def server(serve: Callable[[Path], str]) -> str:
     """Address of the running course."""
     return serve(ROOT / "app.py")
+
+
+@pytest.fixture(autouse=True)
+def no_traceback(request: pytest.FixtureRequest, logs: dict[str, Path]) -> Iterator[None]:
+    """The course raises nothing that it does not catch: visitors see no details, so the server's log is read here."""
+    yield
+    log = logs.get(request.getfixturevalue("server")) if "server" in request.fixturenames else None
+    if log is not None:
+        text = log.read_text(errors="replace")
+        log.write_text("")  # the server appends: what follows is the next test's
+        assert "Traceback" not in text, f"the server logged:\n{text}"
 
 
 @pytest.fixture(scope="session")
