@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,6 +28,8 @@ SERVICE = service("Llama-3-8B", "A100-80G")
 POLICY = continuous(SLOTS, BUDGET)
 MOST_US, LEAST_TIMES = 5.0, 8.0
 SAME_S = 1e-6
+
+T = TypeVar("T")
 
 SET_UP = (
     f"Poisson, {RATE:g} requests/s; prompt and output tokens lognormal, means {PROMPT} and {OUTPUT}, coefficient of variation "
@@ -67,18 +70,18 @@ def measure(n: int, rounds: int, others: tuple[str, ...]) -> dict[str, float]:
     run = ours(trace)
     best: dict[str, float] = {}
 
-    def clock(name: str, work: Callable[[], object]) -> object:
+    def clock(name: str, serve: Callable[..., T], *arguments: object) -> T:
         start = time.perf_counter()
-        result = work()
+        result = serve(*arguments)
         best[name] = min(best.get(name, float("inf")), (time.perf_counter() - start) / n * 1e6)
         return result
 
     for turn in range(rounds):
         for _ in range(3):  # ours is short: as many tries as fit beside one of theirs
-            clock("ours", lambda: ours(trace))
+            clock("ours", ours, trace)
         for name in others:
             say(f"{n:,} requests, round {turn + 1} of {rounds}: {name}")
-            times = clock(name, lambda name=name: OTHERS[name](trace, SERVICE, SLOTS, BUDGET))
+            times = clock(name, OTHERS[name], trace, SERVICE, SLOTS, BUDGET)
             if turn == 0 and not (worst := worst_difference(trace, run, times)) <= SAME_S:
                 raise RuntimeError(f"{name} and the engine differ by {worst} s on {n:,} requests; at most {SAME_S} s is allowed")
     return best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,9 @@ import simpy
 from bench.plain import Times
 from sim.service import StepTime
 from sim.trace import Trace
+
+
+Events = Generator[simpy.Event, None, None]
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ def serve(trace: Trace, service: StepTime, slots: int, budget: int) -> Times:
     return [r.admitted for r in requests], [r.first for r in requests], [r.finished for r in requests]
 
 
-def arrivals(env: simpy.Environment, server: Server, requests: list[Request]) -> Iterator[simpy.Event]:
+def arrivals(env: simpy.Environment, server: Server, requests: list[Request]) -> Events:
     """Process: hand every request to the server when it arrives."""
     for request in requests:
         if request.arrival > env.now:
@@ -72,7 +75,7 @@ class Server:
         if not self.arrived.triggered:
             self.arrived.succeed()
 
-    def serve(self) -> Iterator[simpy.Event]:
+    def serve(self) -> Events:
         """Process: one step after another."""
         while True:
             if not self.running and not self.waiting:

@@ -25,3 +25,8 @@ def number(value: float | None, digits: int = 4) -> str:
         return f"{value:g}"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:,.{min(max(decimals, 0), 6)}f}"
+
+
+def clean(name: str) -> str:
+    """A name that was typed, such as a file's, without what would move the terminal's cursor or cannot be printed."""
+    return "".join(c if c.isprintable() else "?" for c in name)
