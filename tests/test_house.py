@@ -25,6 +25,7 @@ FLOORS = (
     ("engine", "static"),
     ("metrics",),
     ("record",),
+    ("cli",),
     ("__main__",),
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
