@@ -14,7 +14,6 @@ from bench.plain import Times
 from sim.service import StepTime
 from sim.trace import Trace
 
-
 Events = Generator[simpy.Event, None, None]
 
 

@@ -114,10 +114,17 @@ def _policy(spec: str, shared: dict[str, object]) -> Policy:
     return continuous(values["slots"], values["budget"], values["prompts"], name=spec)  # type: ignore[arg-type]
 
 
+def _file(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("needs the name of a file, or - for standard input")
+    return text
+
+
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Declare every option of `run`."""
     add = parser.add_argument_group("requests from a file").add_argument
-    add("--trace", metavar="FILE", help="the file with the requests; - reads standard input. Without it they are generated")
+    add("--trace", type=_file, metavar="FILE",
+        help="the file with the requests; - reads standard input. Without it they are generated")
     add("--format", type=choice("format", tuple(READERS)), default="azure", metavar="NAME",
         help=f"format of the file: {', '.join(READERS)} (default: %(default)s)")
     add("--start", type=real(0, MAX_US / 1e6), default=0.0, metavar="S", help="begin S seconds after the first request")

@@ -93,14 +93,14 @@ def compare(asked: argparse.Namespace, say: Say) -> Comparison:
     limits = None
     if asked.ttft_limit is not None or asked.tpot_limit is not None:
         limits = tuple(math.inf if limit is None else limit for limit in (asked.ttft_limit, asked.tpot_limit))
-    trace, source = _read(asked, say) if asked.trace else _generate(asked)
+    trace, source = _read(asked, say) if asked.trace is not None else _generate(asked)
     try:
         if asked.start or asked.length or asked.limit:
             trace = trace.window(asked.start, asked.length, asked.limit)
         outcomes = tuple(_outcome(_serve(trace, server, policy, say), limits, say) for policy in chosen)
     except ValueError as error:
         raise BadInputError(f"{source.get('file') or 'generated requests'}: {error}") from None
-    return Comparison(trace, source, None if asked.trace else asked.seed, server, outcomes)
+    return Comparison(trace, source, asked.seed if asked.trace is None else None, server, outcomes)
 
 
 def _read(asked: argparse.Namespace, say: Say) -> tuple[Trace, dict[str, Any]]:
