@@ -14,7 +14,7 @@ from sim.metrics import ROLES, Segments, e2e, slot_segments
 
 STAGE_HEIGHT = 396
 LEDGER_HEIGHT = 190
-SWEEP_HEIGHT = 330
+SWEEP_HEIGHT = 346
 BAND_HEIGHT = 150
 NAMES = {"static": "Static", "continuous": "Continuous"}
 DECODE = ROLES.index("decode")
@@ -181,7 +181,7 @@ def ledger(result: Result, *, dark: bool) -> Pic:
             "type": "bar", "orientation": "h", "name": g.ROLES[role].label, "y": [NAMES[key] for key in keys],
             "x": [100 * share for share in shares], "marker": g.swatch(role, dark), "width": 0.62,
             "text": [g.percent(share) for share in shares], "textposition": "inside", "textangle": 0,
-            "insidetextanchor": "middle", "showlegend": any(shares), "insidetextfont": g.bar_font(role, dark),
+            "insidetextanchor": "middle", "showlegend": max(shares) >= 0.0005, "insidetextfont": g.bar_font(role, dark),
             "customdata": [[-1, g.ROLES[role].says, result.ledgers[key].seconds[role]] for key in keys],
             "hovertemplate": "<b>%{customdata[1]}</b><br>%{x:.1f} % of slot-time, %{customdata[2]:,.3f} slot-s<extra></extra>",
         })
@@ -316,7 +316,8 @@ def _sorted_gains(one: Floats, other: Floats, order: Ints, dark: bool, selected:
     at = np.flatnonzero(order == selected) if selected is not None else np.empty(0, np.int64)
     data.append({"type": "scatter", "mode": "markers", "x": x[at].tolist(), "y": change[at].tolist(), "hoverinfo": "skip",
                  "marker": {"size": 13, "symbol": "circle-open", "color": look.select, "line": {"width": 3}}})
-    said = f"{g.percent(float(np.mean(change < -SAME)))} of requests end sooner, {g.percent(float(np.mean(change > SAME)))} later"
+    sooner, later = int((change < -SAME).sum()), int((change > SAME).sum())
+    said = f"<b>{sooner:,}</b> of {g.count(len(change), 'request')} sooner, {later:,} later"
     sheet = g.layout(
         dark, GAINERS_HEIGHT, margin={"l": 54, "r": 14, "t": 24, "b": 40}, annotations=[g.note(said, 0, 1, dark, yshift=3)],
         yaxis={"title": {"text": "change of E2E, s"}, "zeroline": True, "zerolinecolor": look.muted, "fixedrange": True},
@@ -334,9 +335,8 @@ def sweep(curve: Sweep, *, dark: bool) -> Pic:
     """Idle share and p99 of E2E over the whole range of one knob, with "you are here"."""
     rows = [Row("idle share of slot-time", ".0%", {NAMES[k].lower(): y for k, y in curve.idle.items()}, top=1.0),
             Row("p99 E2E latency, s", "~g", {NAMES[k].lower(): y for k, y in curve.e2e_p99.items()})]
-    figure = g.strip(curve.x, rows, curve.x_here, x_title=_OVER[curve.over][0], dark=dark, height=SWEEP_HEIGHT, log=True)
-    if curve.note:
-        figure["layout"]["annotations"].append(g.note(curve.note, 1, 0, dark, xanchor="right", yshift=2, font={"size": 11}))
+    figure = g.strip(curve.x, rows, curve.x_here, x_title=_OVER[curve.over][0], dark=dark, height=SWEEP_HEIGHT, log=True,
+                     note_below=curve.note)
     return Pic(figure, alt_sweep(curve), lambda: table_sweep(curve), SWEEP_HEIGHT)
 
 
@@ -346,7 +346,7 @@ def alt_sweep(curve: Sweep) -> str:
     said = []
     for i in dict.fromkeys((0, int(np.flatnonzero(curve.x == curve.x_here)[0]), len(curve.x) - 1)):
         idle = g.listed([f"{g.percent(float(y[i]))} under {k}" for k, y in curve.idle.items()])
-        said.append(f"at {curve.x[i]:g} {word} the idle share is {idle}")
+        said.append(f"at {curve.x[i]:g} the idle share is {idle}")
     return f"Sweep over {word}: {'; '.join(said)}. {curve.note}".rstrip()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -13,10 +13,11 @@ from explainers.kit.knobs import Knob, Preset, Value, defaults
 from sim import workloads
 from sim.engine import simulate
 from sim.hardware import GPUS
-from sim.metrics import Ledger, ledger, summary
+from sim.metrics import Ledger, e2e, ledger, summary
 from sim.policy import Policy, continuous, static
 from sim.run import Run
 from sim.service import Service, service
+from sim.static import sweep_static
 from sim.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -157,17 +158,21 @@ def build(values: Values, uploaded: Trace | None = None) -> Scenario:
 
 
 def result(values: Values, uploaded: Trace | None = None) -> Result:
-    """Both runs and their numbers."""
-    scene = build(values, uploaded)
+    """Both runs and their numbers. Raises as build does."""
+    return serve(build(values, uploaded))
+
+
+def serve(scene: Scenario) -> Result:
+    """The scenario's trace under each of its policies."""
     runs = {key: _frozen(simulate(scene.trace, scene.service, policy)) for key, policy in scene.policies.items()}
     return Result(scene, runs, {key: ledger(run) for key, run in runs.items()}, {key: summary(run) for key, run in runs.items()})
 
 
 def band(values: Values) -> Band:
-    """The headline number, idle share, over SEEDS seeds: 2·SEEDS short runs. Generated requests only."""
+    """The headline number, idle share, over SEEDS seeds. Generated requests only."""
     seeds = tuple(range(1, SEEDS + 1))
-    runs = [result({**values, "source": GENERATED, "seed": seed}) for seed in seeds]
-    return Band(seeds, {key: np.array([r.ledgers[key].idle_share for r in runs]) for key in runs[0].runs})
+    both = _many([build({**values, "source": GENERATED, "seed": seed}) for seed in seeds])
+    return Band(seeds, {key: idle for key, (idle, _) in both.items()})
 
 
 def sweep(values: Values, uploaded: Trace | None = None, over: str = "slots") -> Sweep:
@@ -178,11 +183,21 @@ def sweep(values: Values, uploaded: Trace | None = None, over: str = "slots") ->
     v["take"] = min(int(v["take"]), SWEEP_MOST)
     here = float(v[over])
     xs = sorted({*(SLOTS if over == "slots" else RATES), here})
-    results = [result({**v, over: int(x) if over == "slots" else x}, uploaded) for x in xs]
-    keys = list(results[0].runs)
-    return Sweep(over, np.array(xs), here, {k: np.array([r.ledgers[k].idle_share for r in results]) for k in keys},
-                 {k: np.array([r.summaries[k]["e2e_p99"] for r in results]) for k in keys},
-                 _limits(filled(values), over, len(results[0].scenario.trace)))
+    scenes = [build({**v, over: int(x) if over == "slots" else x}, uploaded) for x in xs]
+    both = _many(scenes)
+    return Sweep(over, np.array(xs), here, {key: idle for key, (idle, _) in both.items()},
+                 {key: p99 for key, (_, p99) in both.items()}, _limits(filled(values), over, len(scenes[0].trace)))
+
+
+def _many(scenes: Sequence[Scenario]) -> dict[str, tuple[Floats, Floats]]:
+    """Idle share and p99 of E2E (s) of every scene, by policy: static batching all at once, continuous one after the other."""
+    policies = [scene.policies["static"] for scene in scenes]
+    fixed = sweep_static([scene.trace for scene in scenes], scenes[0].service,
+                         np.array([p.slots for p in policies]), np.array([p.fill_timeout for p in policies]))
+    runs = [simulate(scene.trace, scene.service, scene.policies["continuous"]) for scene in scenes]
+    return {"static": (fixed.idle_share, fixed.e2e_p99),
+            "continuous": (np.array([ledger(run).idle_share for run in runs]),
+                           np.array([np.quantile(e2e(run), 0.99) for run in runs]))}
 
 
 def _limits(v: Values, over: str, served: int) -> str:

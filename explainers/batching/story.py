@@ -18,7 +18,7 @@ from explainers.kit.grammar import count, duration, listed, percent
 from explainers.kit.quiz import Option, Prediction, Question
 from sim.metrics import ROLES, e2e, frame, lanes, queue_wait, slot_segments, tpot, ttft
 from sim.run import Run
-from sim.service import Service, step_us
+from sim.service import Service, attention_units, step_us
 
 TITLE = "Static and continuous batching"
 QUESTION = "A batch of requests lasts as long as its longest reply. What do the slots of the others do until then?"
@@ -27,6 +27,7 @@ CLAIMS: tuple[str, ...] = ("orca*", "steptime*")
 
 _SAME_US = 1e-3
 _POINT = 0.005
+_HALF_MS = 0.0005
 
 
 # --- the sentence of difference ---------------------------------------------------------------------------------------
@@ -37,7 +38,30 @@ def headline(result: Result, answer: bool = True) -> str:
     one, other = (e2e(run) for run in result.runs.values())
     if bool(np.all(np.abs(one - other) <= SAME)):
         return _no_difference(result, answer)
-    return f"{_idle_sentence(result, answer)} {_reply_sentence(result)}"
+    s, c = result.ledgers["static"], result.ledgers["continuous"]
+    cause = max(IDLE, key=lambda role: s.share(role) - c.share(role))
+    caused = s.share(cause) - c.share(cause) > _POINT
+    where = _WHERE[cause].format(longest=_longest_holder(result.runs["static"]) + 1)
+    if answer:
+        part = "all of it" if percent(s.share(cause)) == percent(s.idle_share) else percent(s.share(cause))
+        inside = f" ({part} {where})" if caused else ""
+        lead = f"Static batching leaves {percent(s.idle_share)} of slot-time idle{inside}, continuous {percent(c.idle_share)}"
+    elif caused:
+        lead = f"Static batching loses slot-time above all {where}"
+    else:
+        lead = "Static batching loses hardly more slot-time than continuous"
+    return f"{lead}; {_reply_clause(result)}."
+
+
+_WHERE = {
+    "stalled": "in replies that get no token while others' prompts run",
+    "budget": "in slots whose next request waits for token budget",
+    "held": "in slots whose request had ended before the longest of its batch, such as request {longest}",
+    "filling": "in slots kept open while a batch waits to fill",
+    "late": "in empty slots of batches that had left without the requests that wait",
+    "boundary": "in slots whose next request joins when the running step ends",
+    "nothing": "in slots for which there is no request",
+}
 
 
 def _no_difference(result: Result, answer: bool) -> str:
@@ -47,56 +71,30 @@ def _no_difference(result: Result, answer: bool) -> str:
         why = "there is one request, and nobody to share a batch with"
     elif slots == 1:
         why = "with one slot a batch is one request, and its slot is free when it ends"
-    elif n <= slots and not _held(run).any():
-        why = "all requests fit into one batch and end together"
     elif _held(run).any():
         why = "nobody waits for the slots that a batch holds"
+    elif n <= slots:
+        why = "all requests fit into one batch and end together"
     else:
-        why = "the members of each batch end together, so no slot is held after its request"
-    idle = result.ledgers["static"].idle_share
+        why = "the members of each batch end together, and no slot is held after its request"
     said = ""
     if answer:
-        said = " No slot is ever idle." if idle <= SAME else f" Static batching leaves {percent(idle)} of slot-time idle, " \
-            f"continuous {percent(result.ledgers['continuous'].idle_share)}."
+        idle = {percent(book.idle_share) for book in result.ledgers.values()}
+        said = " No slot is ever idle." if idle == {"0 %"} else f" Idle slot-time: {' and '.join(sorted(idle))} under both." \
+            if len(idle) == 1 else ""
     return f"No difference: every request ends at the same moment under both policies, because {why}.{said}"
 
 
-def _idle_sentence(result: Result, answer: bool) -> str:
-    s, c = result.ledgers["static"], result.ledgers["continuous"]
-    cause = max(IDLE, key=s.share)
-    if s.share(cause) <= 0:
-        return "Static batching leaves no slot idle." if answer else ""
-    why = _WHY[cause].format(longest=_longest_holder(result.runs["static"]) + 1)
-    if not answer:
-        return f"Under static batching slots stand idle, most of all {why}."
-    most = "all of it" if s.share(cause) > s.idle_share - SAME else "most of it" if s.share(cause) > s.idle_share / 2 else "above all"
-    if percent(s.idle_share) == percent(c.idle_share):
-        return f"Both policies leave {percent(s.idle_share)} of slot-time idle, under static batching {most} {why}."
-    return f"Static batching leaves {percent(s.idle_share)} of slot-time idle, {most} {why}; continuous {percent(c.idle_share)}."
-
-
-_WHY = {
-    "stalled": "replies that get no token while others' prompts run",
-    "budget": "slots whose next request waits for token budget",
-    "held": "slots whose request had ended while a longer one of its batch, such as request {longest}, was still writing",
-    "filling": "slots kept open while a batch waits to fill",
-    "late": "empty slots of batches that had left without the requests that wait",
-    "boundary": "slots whose next request joins when the running step ends",
-    "nothing": "slots for which there is no request",
-}
-
-
-def _reply_sentence(result: Result) -> str:
+def _reply_clause(result: Result) -> str:
     """Who is sooner: the last reply where that differs by 1 % or more, else the typical one."""
     a, b = (result.summaries[key] for key in ("static", "continuous"))
-    gain = a["makespan"] - b["makespan"]
+    gain, typical = a["makespan"] - b["makespan"], a["e2e_p50"] - b["e2e_p50"]
     if abs(gain) >= 0.01 * a["makespan"]:
-        return f"With continuous batching the last reply comes {duration(abs(gain))} {'sooner' if gain > 0 else 'later'}."
-    typical = a["e2e_p50"] - b["e2e_p50"]
+        return f"with continuous batching the last reply comes {duration(abs(gain))} {'sooner' if gain > 0 else 'later'}"
     if abs(typical) < 0.01 * a["e2e_p50"]:
-        return "The last reply and the median E2E latency differ by less than 1 %."
-    return (f"The last reply comes at about the same time, but with continuous batching the median E2E latency is "
-            f"{duration(b['e2e_p50'])} instead of {duration(a['e2e_p50'])}.")
+        return "the last reply and the median E2E latency differ by less than 1 %"
+    return (f"the last reply comes at about the same time, but with continuous batching the median E2E latency is "
+            f"{duration(b['e2e_p50'])} instead of {duration(a['e2e_p50'])}")
 
 
 # --- batches and causes -----------------------------------------------------------------------------------------------
@@ -172,7 +170,8 @@ def causes(result: Result) -> list[str]:
     for key, book in result.ledgers.items():
         for role in sorted(IDLE, key=book.share, reverse=True):
             if book.share(role) >= _POINT:
-                said.append(f"**{NAMES[key]}, {g.ROLES[role].label}: {percent(book.share(role))}.** {_cause(result.runs[key], role)}")
+                share = percent(book.share(role))
+                said.append(f"**{NAMES[key]}: {g.ROLES[role].label} {share}.** {_cause(result.runs[key], role)}")
         if book.idle_share < _POINT:
             said.append(f"**{NAMES[key]}:** {'no slot is' if book.idle_share <= SAME else 'slots are hardly'} ever idle.")
     return said
@@ -208,11 +207,13 @@ def life(result: Result, policy_key: str, request: int) -> str:
     zero, trace = float(run.trace.arrival_us[0]), run.trace
     wait = _static_wait(run, request) if run.policy.batching == "static" else _continuous_wait(run, request)
     prefill = (run.first_token_us[request] - run.admitted_us[request]) / 1e6
-    said = [f"**{NAMES[policy_key]}.** Request {request + 1} ({trace.prompt[request]:,} prompt, {trace.output[request]:,} output tokens) "
+    prompt, output = int(trace.prompt[request]), int(trace.output[request])
+    said = [f"**{NAMES[policy_key]}.** Request {request + 1} ({prompt:,} prompt, {output:,} output tokens) "
             f"came at {_at(trace.arrival_us[request], zero)}", wait,
             f"prefilled in {duration(prefill)}: TTFT {duration(float(ttft(run)[request]))}"]
-    if trace.output[request] > 1:
-        said.append(f"wrote {count(int(trace.output[request]) - 1, 'more token')}, one every {duration(float(tpot(run)[request]))} on average")
+    if output > 1:
+        gap = float(tpot(run)[request])
+        said.append(f"wrote {count(output - 1, 'more token')}, one every {duration(gap)} on average")
     said.append(f"ended at {_at(run.finished_us[request], zero)}: E2E {duration(float(e2e(run)[request]))}")
     held = float(_held(run)[request])
     if held:
@@ -236,24 +237,31 @@ def _static_wait(run: Run, request: int) -> str:
     if busy > _SAME_US:
         ahead = every[k - 1]
         if ahead.start_us <= arrival and ahead.size < run.policy.slots:
-            why = f"the batch of {ahead.name()} had left without it and ran until request {ahead.longest + 1} ended"
+            why = f"the batch of {ahead.name()} had left without it and ran until {_batch_end(run, ahead)}"
         elif ahead.start_us <= arrival or k == 1:
-            why = f"all slots were taken until request {ahead.longest + 1}, the longest of its batch, ended"
+            why = f"all slots were taken until {_batch_end(run, ahead)}"
         else:
-            why = f"the batches before its own ran until request {ahead.longest + 1} ended"
+            why = f"the batches before its own ran until {_batch_end(run, ahead)}"
         parts.append((busy, why))
     filling = batch.start_us - max(batch.free_us, arrival)
     if filling > _SAME_US:
         parts.append((filling, {
             "full": f"its batch waited to fill, until request {batch.last + 1} came",
             "last": f"its batch waited to fill, until request {batch.last + 1}, the last of all, came",
-            "timeout": f"its batch waited to fill, until request {batch.first + 1} had waited "
-                       f"{duration((batch.start_us - float(run.trace.arrival_us[batch.first])) / 1e6)}",
+            "timeout": f"its batch waited to fill, until {'it' if request == batch.first else f'request {batch.first + 1}'} "
+                       f"had waited the fill timeout of {duration(run.policy.fill_timeout)}",
         }[batch.left]))
     total = duration((batch.start_us - arrival) / 1e6)
     if len(parts) == 1:
         return f"waited {total}: {parts[0][1]}"
     return f"waited {total}: " + ", then ".join(f"{duration(us / 1e6)} while {why}" for us, why in parts)
+
+
+def _batch_end(run: Run, batch: Batch) -> str:
+    """ "request 1, the longest of its batch, ended"; "requests 1–4 ended" where they end together."""
+    if not _held(run)[batch.first:batch.last + 1].any():
+        return f"{batch.name()} ended"
+    return f"request {batch.longest + 1}, the longest of its batch, ended"
 
 
 def _continuous_wait(run: Run, request: int) -> str:
@@ -280,14 +288,25 @@ def feedback(result: Result, guess: float | None) -> str:
     """The answer to the prediction and why; `guess` in per cent, None: skipped."""
     book = result.ledgers["static"]
     truth = 100 * book.idle_share
-    parts = [f"{percent(book.share(role))} {g.ROLES[role].says}" for role in sorted(IDLE, key=book.share, reverse=True)
+    parts = [f"{percent(book.share(role))} {_WAS[role]}" for role in sorted(IDLE, key=book.share, reverse=True)
              if book.share(role) >= _POINT]
-    why = f" Of all slot-time: {'; '.join(parts)}." if parts else " Every slot works all the time."
+    why = f" Of all slot-time, {listed(parts)}." if parts else " Slots work practically all the time."
     if guess is None:
         return f"It is **{percent(book.idle_share)}**.{why}"
     off = guess - truth
     verdict = "Close" if abs(off) <= 5 else "Less than you said" if off > 0 else "More than you said"
     return f"{verdict}: it is **{percent(book.idle_share)}**, you said {guess:.0f} %.{why}"
+
+
+_WAS = {
+    "stalled": "got no token while prompts ran",
+    "budget": "waited for token budget",
+    "held": "was held after its request had ended",
+    "filling": "was kept open while a batch filled",
+    "late": "was empty because a batch had left without the requests that waited",
+    "boundary": "waited for the running step to end",
+    "nothing": "had no request",
+}
 
 
 def watch(values: Values) -> str:
@@ -324,22 +343,16 @@ def quiz(result: Result) -> list[Question]:
     return [_slot_question(result), _mean_question(result), _gain_question(result), _throughput_question(result)]
 
 
-def _question(prompt: str, right: Option, wrong: list[Option]) -> Question:
-    """Three or four options without duplicates, in an order that the prompt alone decides."""
-    options = {right.text: right}
-    for option in wrong:
+def _question(prompt: str, right: tuple[str, str], *wrong: tuple[str, str, str]) -> Question:
+    """At most four options, none twice, in an order that the texts alone decide.
+
+    right: (text, why); wrong: (text, the misconception, why it fails), the best ones first.
+    """
+    options = {right[0]: Option(right[0], True, right[1])}
+    for text, misconception, why in wrong:
         if len(options) < 4:
-            options.setdefault(option.text, option)
-    order = sorted(options.values(), key=lambda o: zlib.crc32((prompt + o.text).encode()))
-    return Question(prompt, tuple(order))
-
-
-def _right(text: str, why: str) -> Option:
-    return Option(text, True, why)
-
-
-def _wrong(text: str, misconception: str, why: str) -> Option:
-    return Option(text, False, f"Misconception: {misconception}. {why}")
+            options.setdefault(text, Option(text, False, f"Misconception: {misconception}. {why}"))
+    return Question(prompt, tuple(sorted(options.values(), key=lambda o: zlib.crc32((prompt + o.text).encode()))))
 
 
 def _slot_question(result: Result) -> Question:
@@ -349,42 +362,44 @@ def _slot_question(result: Result) -> Question:
     if not held.any():
         return _question(
             "Under static batching here, how much slot-time is held by requests that have already ended?",
-            _right("None", "The members of each batch end at the same step, so that nothing is held."),
-            [_wrong("All the idle time", "idle slot-time is always held by ended requests",
-                    "A slot is also idle while a batch fills, or when no request is there for it."),
-             _wrong("As much as under any lengths", "static batching wastes the same whatever the lengths",
-                    "What is held is the difference between a request's end and the end of the longest of its batch.")])
+            ("None", "The members of each batch end at the same step, so that nothing is held."),
+            ("All the idle time", "idle slot-time is always held by ended requests",
+             "A slot is also idle while a batch fills, or when no request is there for it."),
+            ("As much as under any lengths", "static batching wastes the same whatever the lengths",
+             "What is held is the time from a request's end to the end of the longest of its batch."))
     r = int(np.argmax(held))
     batch = next(b for b in batches(run) if b.first <= r <= b.last)
     return _question(
         f"Under static batching, when can the slot of request {r + 1} serve another request?",
-        _right(f"At {_at(run.released_us[r], zero)}, when request {batch.longest + 1} ends",
-               f"The batch of {batch.name()} gives its slots back together, when its longest request has ended."),
-        [_wrong(f"At {_at(run.finished_us[r], zero)}, when it has written its last token", "a request's slot is free when it ends",
-                f"So it is under continuous batching. Here the batch holds it {duration(float(held[r]))} longer."),
-         _wrong(f"At {_at(run.first_token_us[r], zero)}, when its prompt has been prefilled", "a slot is needed for the prompt only",
-                "Each output token needs the request's place in the batch and its KV cache."),
-         _wrong("When all requests of the trace have ended", "a static batch is the whole trace",
-                f"A batch holds at most {run.policy.slots} requests; the next one starts when it ends.")])
+        (f"At {_at(run.released_us[r], zero)}, when request {batch.longest + 1} ends",
+         f"The batch of {batch.name()} gives its slots back together, when its longest request has ended."),
+        (f"At {_at(run.finished_us[r], zero)}, when it has written its last token", "a request's slot is free when it ends",
+         f"So it is under continuous batching. Here the batch holds it {duration(float(held[r]))} longer."),
+        (f"At {_at(run.first_token_us[r], zero)}, when its prompt has been prefilled", "a slot is needed for the prompt only",
+         "Each output token needs the request's place in the batch and its KV cache."),
+        ("When all requests of the trace have ended", "a static batch is the whole trace",
+         f"A batch holds at most {count(run.policy.slots, 'request')}; the next one starts when it ends."))
 
 
 def _mean_question(result: Result) -> Question:
     """Idle share of slot-time ↔ mean number of slots at work."""
-    slots = result.runs["static"].policy.slots
-    idle = result.ledgers["static"].idle_share
-    other = (1 - result.ledgers["continuous"].idle_share) * slots
-
-    def say(n: float) -> str:
-        return f"{n:.1f}"
-
+    slots, idle = _slots(result), result.ledgers["static"].idle_share
+    right, other = (1 - idle) * slots, (1 - result.ledgers["continuous"].idle_share) * slots
+    wrong = [(float(slots), "a slot that is taken is at work", "A slot can be held by a request that has ended."),
+             (idle * slots, "the idle share counts the slots at work", "That is the mean number of idle slots."),
+             (other, "both policies keep as many slots at work", "That is continuous batching's number."),
+             (slots / 2, "half the slots work, as a rule of thumb", "It depends on the lengths and the arrivals.")]
     return _question(
-        f"Under static batching {percent(idle)} of slot-time is idle. How many of the {count(slots, 'slot')} are at work on average?",
-        _right(say((1 - idle) * slots), f"(1 − {idle:.3f}) × {slots}: the share that is not idle, times the slots."),
-        [_wrong(say(float(slots)), "a slot that is taken is at work", "A slot can be held by a request that has ended."),
-         _wrong(say(idle * slots), "the idle share counts the slots at work", "That is the mean number of idle slots."),
-         _wrong(say(other), "both policies keep as many slots at work", "That is continuous batching's number."),
-         _wrong("It cannot be said without the GPU's utilisation", "idle slots are an idle GPU",
-                "The GPU runs a step whenever any slot works: slot-time says how many requests share it.")])
+        f"Under static batching {percent(idle)} of slot-time is idle. How many of {count(slots, 'slot')} are at work on average?",
+        (f"{right:.1f}", f"(1 − {idle:.3f}) × {slots}: the share that is not idle, times the slots."),
+        *((f"{n:.1f}", name, why) for n, name, why in _apart(right, wrong, 0.05 * slots)),
+        ("It cannot be said without the GPU's utilisation", "idle slots are an idle GPU",
+         "The GPU runs a step whenever any slot works: slot-time says how many requests share it."))
+
+
+def _apart(right: float, wrong: list[tuple[float, str, str]], least: float) -> list[tuple[float, str, str]]:
+    """The wrong numbers that are far enough from the right one to be plainly wrong."""
+    return [option for option in wrong if abs(option[0] - right) >= least]
 
 
 def _gain_question(result: Result) -> Question:
@@ -393,58 +408,66 @@ def _gain_question(result: Result) -> Question:
     change = e2e(cont) - e2e(static)
     waits = queue_wait(cont) - queue_wait(static)
     worst, best = int(np.argmax(change)), int(np.argmin(change))
-    if change[worst] > 0.0005 and waits[worst] <= SAME:
-        return _question(
-            f"Request {worst + 1} ends {duration(float(change[worst]))} later under continuous batching, though it starts no later. Why?",
-            _right("Its steps are fuller: newcomers' prompts and decodes run beside it",
-                   "A step takes longer the more tokens it holds. What the others gain, it pays in longer gaps between its tokens."),
-            [_wrong("It is paused while newcomers run", "continuous batching takes turns",
-                    "Each running request gets a token in every step; nobody is paused here."),
-             _wrong("It loses its slot to a newcomer", "requests that join push others out",
-                    "A newcomer takes only a slot that is free."),
-             _wrong("Its prompt is computed again", "joining a batch starts it anew",
-                    "Each prompt is prefilled once; its KV cache stays until the request ends.")])
-    if change[best] < -0.0005:
-        waited = waits[best] < change[best] / 2
-        right = _right(f"Its queue wait is {duration(float(-waits[best]))} shorter", "A slot is free as soon as any request ends.") if waited \
-            else _right("Its steps are shorter", "Fewer prompts and contexts share its steps, so that its tokens follow more closely.")
-        return _question(
-            f"Request {best + 1} ends {duration(float(-change[best]))} sooner under continuous batching. What is most of that?",
-            right,
-            [_wrong("Its steps are shorter", "continuous batching makes the GPU faster", "A step of the same tokens takes the same time.")
-             if waited else _wrong("Its queue wait is shorter", "every gain is a shorter wait", "It waits as long, or longer."),
-             _wrong("It writes fewer tokens", "a policy changes the replies", "Both policies serve the same trace, token for token."),
-             _wrong("Its prompt is cut short", "joining late skips the prompt", "The whole prompt is prefilled under both.")])
+    if change[worst] >= _HALF_MS and waits[worst] <= SAME:
+        return _loser_question(worst, float(change[worst]))
+    if change[best] <= -_HALF_MS:
+        return _winner_question(best, float(change[best]), float(waits[best]))
     return _question(
-        "Nobody gains from continuous batching here. What would let somebody gain?",
-        _right("Several slots and outputs of different lengths", "Then slots come free at different times, and others can take them."),
-        [_wrong("A faster GPU", "continuous batching is a matter of speed", "Both policies would be faster alike."),
-         _wrong("Longer prompts, all of one length", "longer work makes the difference", "Requests that end together leave nothing to reclaim."),
-         _wrong("One slot, so that nobody shares", "sharing is what costs time", "With one slot both policies do the same.")])
+        "Hardly anybody gains from continuous batching here. What would let somebody gain?",
+        ("Several slots and outputs of different lengths", "Then slots come free at different times, for others to take."),
+        ("A faster GPU", "continuous batching is a matter of speed", "Both policies would be faster alike."),
+        ("Longer prompts, all of one length", "longer work makes the difference",
+         "Requests that end together leave nothing to reclaim."),
+        ("One slot, so that nobody shares", "sharing is what costs time", "With one slot both policies do the same."))
+
+
+def _loser_question(request: int, later: float) -> Question:
+    return _question(
+        f"Request {request + 1} ends {duration(later)} later under continuous batching, though it starts no later. Why?",
+        ("Its steps are fuller: newcomers' prompts and decodes run beside it",
+         "A step takes longer the more tokens it holds. What the others gain, it pays in longer gaps between its tokens."),
+        ("It is paused while newcomers run", "continuous batching takes turns",
+         "Each running request gets a token in every step; nobody is paused here."),
+        ("It loses its slot to a newcomer", "requests that join push others out", "A newcomer takes a slot that is free."),
+        ("Its prompt is computed again", "joining a batch starts it anew",
+         "Each prompt is prefilled once; its KV cache stays until the request ends."))
+
+
+def _winner_question(request: int, change: float, waits: float) -> Question:
+    prompt = f"Request {request + 1} ends {duration(-change)} sooner under continuous batching. What is most of that?"
+    others = (("It writes fewer tokens", "a policy changes the replies", "Both policies serve the same trace."),
+              ("Its prompt is cut short", "joining late skips the prompt", "The whole prompt is prefilled under both."))
+    if waits < change / 2:
+        return _question(
+            prompt, (f"Its queue wait is {duration(-waits)} shorter", "It starts at the next step for which a slot is free."),
+            ("Its steps are shorter", "continuous batching speeds up the GPU", "A step of the same tokens takes the same time."),
+            *others)
+    return _question(
+        prompt, ("Its steps are shorter", "Fewer prompts and contexts share its steps: its tokens follow more closely."),
+        ("Its queue wait is shorter", "every gain is a shorter wait", "Its wait explains less than half of the gain."), *others)
 
 
 def _throughput_question(result: Result) -> Question:
     """The ratio of throughputs is that of the makespans."""
     a, b = (result.summaries[key]["makespan"] for key in ("static", "continuous"))
-    slots = result.runs["static"].policy.slots
     idle = [book.idle_share for book in result.ledgers.values()]
-    tokens = int(result.scenario.trace.output.sum())
-
-    def say(ratio: float) -> str:
-        return f"{ratio:.2f} times"
-
-    wrong = [_wrong(say(float(slots)), "the gain is the number of slots", "Static batching uses the slots too, only not all the time."),
-             _wrong(say(b / a), "a shorter run has less throughput", "The same tokens in less time are more per second.")]
-    if idle[1] > 0:
-        wrong.insert(1, _wrong(say(idle[0] / idle[1]), "throughput goes with the idle share",
-                               "What counts is the time in which the same tokens are written."))
-    wrong += [_wrong("It cannot be said: the policies write different tokens", "a policy changes the replies",
-                     "One trace, one service: both write the same tokens."),
-              _wrong(say(2.0), "continuous batching doubles throughput, always", "The gain depends on the lengths and the arrivals.")]
+    wrong = [(float(_slots(result)), "the gain is the number of slots",
+              "Static batching uses the slots too, though not all the time."),
+             (idle[0] / max(idle[1], 1e-3), "throughput goes with the idle share",
+              "What counts is the time in which the same tokens are written."),
+             (b / a, "a shorter run has less throughput", "The same tokens in less time are more per second."),
+             (2.0, "continuous batching doubles throughput, always", "The gain depends on the lengths and the arrivals.")]
     return _question(
-        f"Both policies write the same {tokens:,} output tokens: static in {duration(a)}, continuous in {duration(b)}. "
-        "How does continuous batching's throughput compare with static's?",
-        _right(say(a / b), f"The same tokens in {duration(b)} instead of {duration(a)}: the ratio of the makespans."), wrong)
+        f"Both policies write the same {int(result.scenario.trace.output.sum()):,} output tokens: static in {duration(a)}, "
+        f"continuous in {duration(b)}. How does continuous batching's throughput compare with static's?",
+        (f"{a / b:.2f} times", f"The same tokens in {duration(b)} instead of {duration(a)}: the ratio of the makespans."),
+        *((f"{n:.2f} times", name, why) for n, name, why in _apart(a / b, wrong, 0.05 * a / b)),
+        ("It cannot be said: the policies write different tokens", "a policy changes the replies",
+         "One trace, one service: both write the same tokens."))
+
+
+def _slots(result: Result) -> int:
+    return result.runs["static"].policy.slots
 
 
 # --- what it models ---------------------------------------------------------------------------------------------------
@@ -452,43 +475,43 @@ def _throughput_question(result: Result) -> Question:
 
 def models(result: Result) -> list[tuple[str, str, str]]:
     """(what, value with unit, source) of everything that the simulation on the screen assumes."""
-    server, slots = result.scenario.service, result.runs["static"].policy.slots
-    context = slots * scenario.PROMPT
+    server, slots, prompt = result.scenario.service, _slots(result), scenario.PROMPT
     fitted, gpu, model = "shared/step-times/CALIBRATION.md, section 1", server.gpu, server.model
+    step_ms, prefill_ms = float(step_us(server, slots, slots * prompt)) / 1000, _prefill_ms(server, prompt)
+    fill = duration(result.runs["static"].policy.fill_timeout)
     rows = [
         ("Model", f"{model.name}, {model.layer_parameters / 1e9:.2f}·10⁹ layer parameters, bf16", model.source),
         ("GPU", f"{gpu.name}, {gpu.peak_flops / 1e12:,.0f} TFLOP/s, {gpu.bandwidth / 1e12:.3f} TB/s", gpu.source),
         ("Step time", "fixed + √(weights² + compute²) + contexts + prefill attention", fitted),
         ("Fixed part", f"{server.fixed_us / 1000:.2f} ms a step", fitted),
         ("Reading a token's KV", f"{server.context_us:.3f} µs per token of context and step", fitted),
-        ("A decode step of all slots", f"{float(step_us(server, slots, context)) / 1000:.2f} ms at {scenario.PROMPT} tokens of context",
-         "computed from the above"),
-        ("A prompt alone", f"{_prefill_ms(server):.2f} ms for {scenario.PROMPT} tokens", "computed from the above"),
-        ("Error of the step times", "median at most 6 %, p95 at most 22 %", "against 3,268 measured points; Against the record, above"),
-        ("Static batching", f"batch of {slots}, fill timeout {duration(result.runs['static'].policy.fill_timeout)}",
-         "Orca, OSDI 2022, section 2; Triton's max_queue_delay"),
-        ("Continuous batching", f"{count(slots, 'slot')}, prompts whole beside decodes, no token budget", "Orca, OSDI 2022, section 3.1"),
+        ("A decode step of all slots", f"{step_ms:.2f} ms at {prompt} tokens of context", "computed from the above"),
+        ("A prompt alone", f"{prefill_ms:.2f} ms for {prompt} tokens", "computed from the above"),
+        ("Static batching", f"batches of {slots}, fill timeout {fill}",
+         "Orca, OSDI 2022, section 2; Triton's max_queue_delay_microseconds"),
+        ("Continuous batching", f"{count(slots, 'slot')}, prompts whole beside decodes, no token budget",
+         "Orca, OSDI 2022, section 3.1"),
     ]
     if result.scenario.values["source"] == scenario.GENERATED:
-        rows.append(("Requests", f"{scenario.PROMPT} prompt tokens each; outputs lognormal, mean {scenario.MEAN_OUTPUT}, "
-                     f"at most {scenario.LONGEST:,}", "Azure 2023 conversations: median output 129, coefficient of variation 0.77"))
+        lengths = f"{prompt} prompt tokens each; outputs lognormal, mean {scenario.MEAN_OUTPUT}, at most {scenario.LONGEST:,}"
+        rows.append(("Requests", lengths, "chosen; Azure's 2023 conversations: median output 129, coefficient of variation 0.77"))
     return rows
 
 
-def _prefill_ms(server: Service) -> float:
-    c = scenario.PROMPT
-    return float(step_us(server, c, 0, c * (c + 1) / 2)) / 1000
+def _prefill_ms(server: Service, prompt: int) -> float:
+    return float(step_us(server, prompt, 0, attention_units(prompt))) / 1000
 
 
 def leaves_out() -> list[str]:
     """What the simulation does not have."""
     return [
         "Memory: every request's KV cache fits. How many really do is the next lesson's subject.",
-        "The engine's own time per step (scheduling, sampling, LM head): 0 ms here, under both policies; Vidur measured about 2 ms "
-        "at 8 requests and 8 ms at 64 in an engine of 2023.",
+        "The engine's own time per step (scheduling, sampling, LM head): 0 ms here, under both policies; Vidur measured about "
+        "2 ms at 8 requests and 8 ms at 64 in an engine of 2023.",
         "A token budget per step and chunked prompts: prompts enter whole, and a newcomer's prompt lengthens one step for all.",
         "Padding: FasterTransformer's batches also compute on padding; here static batching wastes only slots and time.",
-        "Matrix tiles: real step times rise in stairs of 128 or 256 tokens; the formula is smooth.",
+        "Matrix tiles: real step times rise in stairs of 128 or 256 tokens; the formula is smooth. Its errors stand under "
+        "“Against the record”.",
         "The network, tokenising, and clients that hang up.",
     ]
 

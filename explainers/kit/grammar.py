@@ -152,9 +152,9 @@ def percent(share: float) -> str:
     """A share as whole percent; small but real shares are not rounded away: "38 %", "under 1 %", "0 %"."""
     if math.isnan(share):
         return "–"
-    if 0 < share < 0.01:
+    if 1e-9 < share < 0.01:
         return "under 1 %"
-    if 0.99 < share < 1:
+    if 0.99 < share < 1 - 1e-9:
         return "over 99 %"
     return f"{round(100 * share)} %"
 
@@ -277,17 +277,26 @@ def timeline(panels: Sequence[Panel], roles: Sequence[str], *, dark: bool, heigh
     annotations, shapes = [], [_cursor(cursor, dark)]
     for i, (panel, (low, high)) in enumerate(zip(panels, domains, strict=True)):
         axis = f"y{i + 1}" if i else "y"
-        if aggregate:
-            data += _areas(panel, roles, axis, end, dark)
-        else:
-            data += _bars(panel, roles, axis, dark)
-            shapes += _outlines(panel, selected, axis, dark)
+        data += _areas(panel, roles, axis, end, dark) if aggregate else _bars(panel, roles, axis, dark)
+        shapes.append(_outline(panel, selected, axis, aggregate, dark))
         sheet[f"yaxis{i + 1}" if i else "yaxis"] = _lane_axis(panel, (low, high), aggregate, lane_word)
         annotations.append(note(panel.title, 0, high, dark, yshift=5, font={"size": 13, "color": theme(dark).ink}))
-    sheet["xaxis"] = {"range": [0, end], "anchor": f"y{len(panels)}" if len(panels) > 1 else "y", "tickformat": ",~r",
-                      "title": {"text": "time, ms"}, "ticks": "outside", "ticklen": 4, "fixedrange": True, "nticks": 8}
+    pieces = sum(len(p.start) for p in panels)
+    sheet["xaxis"] = _time_axis(end, f": {pieces:,} pieces, shown as shares of the {lane_word}s" if aggregate else "") | {
+        "anchor": f"y{len(panels)}" if len(panels) > 1 else "y"}
     sheet["annotations"], sheet["shapes"] = annotations, shapes
     return {"data": data, "layout": sheet}
+
+
+def _time_axis(end: float, and_: str) -> dict[str, Any]:
+    """An axis of ms, labelled in ms up to a minute and in s beyond, with at most seven ticks."""
+    unit, scale = ("ms", 1.0) if end <= 60_000 else ("s", 1000.0)
+    rough = max(end / scale, 1e-3) / 6
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * (1 - 1e-9))
+    ticks = np.arange(0, end / scale + step / 1e6, step)
+    return {"range": [0, end], "tickvals": (ticks * scale).tolist(), "ticktext": [f"{t:,g}" for t in ticks.tolist()],
+            "title": {"text": f"time, {unit}{and_}"}, "ticks": "outside", "ticklen": 4, "fixedrange": True}
 
 
 def _domains(n: int, height: int, title: int = 28, bottom: int = 36) -> list[tuple[float, float]]:
@@ -343,16 +352,15 @@ def _custom(panel: Panel, mine: Ints, says: str) -> list[list[Any]]:
             for r, a, b, i in rows]
 
 
-def _outlines(panel: Panel, selected: int | None, axis: str, dark: bool) -> list[dict[str, Any]]:
-    """A frame round the lane piece that the selected request occupies, or an invisible one: the same shapes always."""
+def _outline(panel: Panel, selected: int | None, axis: str, aggregate: bool, dark: bool) -> dict[str, Any]:
+    """A frame round the time and lane that the selected request occupies, or a hidden one: the same shapes always."""
     mine = np.flatnonzero(panel.request == selected) if selected is not None else np.empty(0, np.int64)
-    frame = {"name": "selected", "type": "rect", "xref": "x", "yref": axis, "layer": "above",
-             "line": {"color": theme(dark).select, "width": 3}}
+    frame = {"name": "selected", "type": "rect", "xref": "x", "yref": axis, "layer": "above", "visible": bool(len(mine)),
+             "line": {"color": theme(dark).select, "width": 3}, "x0": 0, "x1": 0, "y0": 0, "y1": 0}
     if not len(mine):
-        return [frame | {"x0": 0, "x1": 0, "y0": 0, "y1": 0, "visible": False}]
-    lane = int(panel.lane[mine[0]])
-    return [frame | {"x0": float(panel.start[mine].min()), "x1": float(panel.end[mine].max()),
-                     "y0": lane - 0.46, "y1": lane + 0.46, "visible": True}]
+        return frame
+    low, high = (0.0, 1.0) if aggregate else (panel.lane[mine[0]] - 0.46, panel.lane[mine[0]] + 0.46)
+    return frame | {"x0": float(panel.start[mine].min()), "x1": float(panel.end[mine].max()), "y0": float(low), "y1": float(high)}
 
 
 def _areas(panel: Panel, roles: Sequence[str], axis: str, end: float, dark: bool) -> list[dict[str, Any]]:
@@ -403,13 +411,16 @@ class Row:
 
 
 def strip(x: Floats, rows: Sequence[Row], x_here: float, *, x_title: str, dark: bool, height: int,
-          log: bool = False) -> Figure:
-    """Small graphs above each other over one x, a curve for each policy, and a line with "you are here" at `x_here`."""
+          log: bool = False, note_below: str = "") -> Figure:
+    """Small graphs above each other over one x, a curve for each policy, and a line with "you are here" at `x_here`.
+
+    log: a logarithmic x with a tick at each value. note_below: a line under the axis, its place is kept if empty.
+    """
     look = theme(dark)
-    sheet = layout(dark, height, margin={"l": 46, "r": 84, "t": 20, "b": 40})
+    sheet = layout(dark, height, margin={"l": 46, "r": 84, "t": 20, "b": 56})
     data: list[dict[str, Any]] = []
     annotations, shapes = [], []
-    for i, (row, (low, high)) in enumerate(zip(rows, _domains(len(rows), height, 34, 60), strict=True)):
+    for i, (row, (low, high)) in enumerate(zip(rows, _domains(len(rows), height, 34, 72), strict=True)):
         axis = f"y{i + 1}" if i else "y"
         highest = max((float(np.nanmax(y)) for y in row.curves.values() if np.isfinite(y).any()), default=0.0)
         top = row.top or 1.12 * highest or 1.0
@@ -418,12 +429,13 @@ def strip(x: Floats, rows: Sequence[Row], x_here: float, *, x_title: str, dark: 
         annotations.append(note(row.title, 0, high, dark, yshift=3, font={"size": 12, "color": look.muted}))
         for k, (name, y) in enumerate(row.curves.items()):
             data.append(_curve(name, x, y, k, axis, row.tickformat, x_title, dark))
-        annotations += _ends(row.curves, x, axis, top, (high - low) * (height - 60), dark, log)
+        annotations += _ends(row.curves, x, axis, top, (high - low) * (height - 76), dark, log)
     shapes.append({"name": "here", "type": "line", "xref": "x", "yref": "paper", "x0": x_here, "x1": x_here, "y0": 0, "y1": 1,
                    "line": {"color": look.select, "width": 2, "dash": "dot"}, "layer": "below"})
     annotations.append(note("you are here", math.log10(x_here) if log else x_here, 1, dark, xref="x", xanchor="center",
                             yshift=2, font={"size": 11, "color": look.select}))
-    sheet["xaxis"] = {"anchor": axis, "title": {"text": x_title}, "fixedrange": True, "showgrid": False, "ticks": "outside",
+    below = f'{x_title}<br><span style="font-size:11px">{note_below or " "}</span>'
+    sheet["xaxis"] = {"anchor": axis, "title": {"text": below}, "fixedrange": True, "showgrid": False, "ticks": "outside",
                       "ticklen": 4, "range": _x_range(x, log), **_x_ticks(x, log)}
     sheet["annotations"], sheet["shapes"] = annotations, shapes
     return {"data": data, "layout": sheet}
