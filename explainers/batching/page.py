@@ -71,6 +71,7 @@ def page() -> None:
         kit.main_knobs(LESSON, state)
         stage = figures.stage(result, dark=dark, selected=selected, cursor_ms=state.cursor, answer=answer)
         kit.chart(LESSON, "stage", stage, clicks=True)
+        kit.stage_first()
         kit.instant(LESSON, story.cursor_data(result))
     with right:
         _controls(state)
@@ -135,7 +136,8 @@ def _end(state: Any, result: Result) -> None:
     """From the questions to the reset."""
     if "quiz" not in state.hidden:
         st.header("Check yourself", anchor=False)
-        kit.check_yourself(LESSON, story.quiz(result))
+        if not kit.veiled(LESSON, state, "The quiz, whose questions come from this run,"):
+            kit.check_yourself(LESSON, story.quiz(result))
     st.header("Against the record", anchor=False)
     kit.against_the_record(LESSON, story.CLAIMS)
     st.header("What this models, and what it leaves out", anchor=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
+from plotly.basedatatypes import BaseFigure
 
 from explainers.kit import components, link, session
 from explainers.kit.grammar import Pic
@@ -123,13 +125,31 @@ def numbers(lesson: Lesson, rows: pd.DataFrame) -> None:
         st.table(rows, hide_index=True)
 
 
+class _Ready(BaseFigure):  # type: ignore[misc]  # plotly ships no types
+    """A figure dict that is sent as it is: validating the stage takes 39 ms, drawing all of the page's pictures 6."""
+
+    def __init__(self, figure: dict[str, Any]) -> None:
+        self._ready = figure
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._ready
+
+
 def chart(lesson: Lesson, what: str, pic: Pic, *, clicks: bool = False, twin: bool = True) -> None:
     """A figure with its alt text, and under it the same numbers as a table. `clicks`: a bar selects its request."""
     with st.container(key=lesson.box(what), gap=None):
         more: dict[str, Any] = {"on_select": _picker(lesson, what), "selection_mode": "points"} if clicks else {}
-        st.plotly_chart(pic.figure, key=lesson.id(what), theme=None, height=pic.height, config=_CONFIG, alt=pic.alt, **more)
+        st.plotly_chart(_Ready(pic.figure), key=lesson.id(what), theme=None, height=pic.height, config=_CONFIG, alt=pic.alt, **more)
         if twin:
             table(lesson, what, pic.table)
+
+
+def stage_first() -> None:
+    """Let the stage be drawn before the rest is sent: the browser draws in one go what comes within 10 ms.
+
+    Without it, the stage waits for every other picture on the page, more than twice as long.
+    """
+    time.sleep(0.04)
 
 
 @st.fragment
