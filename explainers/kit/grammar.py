@@ -63,8 +63,8 @@ class Role:
 # Hues after Okabe and Ito's set for colour-blind readers (Color Universal Design, 2008), darkened on light and lightened
 # on dark until each stands off its background by 3:1 and carries its text at 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11).
 ROLES: dict[str, Role] = {role.key: role for role in (
-    Role("prefill", "prefill", "prefill", "#00775A", "#2BC79B", "x", solid=True),
-    Role("decode", "decode", "decode", "#1670AE", "#56B4E9", "", solid=True),
+    Role("prefill", "prefill", "prefill", "#00664E", "#5FE0B7", "x", solid=True),
+    Role("decode", "decode", "decode", "#12639B", "#56B4E9", "", solid=True),
     Role("stalled", "stalled", "stalled: no token in this step", "#B3261E", "#FF6F61", "|"),
     Role("budget", "no budget", "waits for token budget", "#7A5AB5", "#B79CF0", "-"),
     Role("held", "ended, held", "ended, but its batch holds the slot", "#C24E00", "#FF8A3D", "/"),
@@ -75,7 +75,7 @@ ROLES: dict[str, Role] = {role.key: role for role in (
     Role("waiting", "waiting", "waiting in the queue", "#8A6A00", "#E8C547", "."),
     Role("reserved", "reserved", "reserved, not yet used", "#7A5AB5", "#B79CF0", "/"),
     Role("wasted", "wasted", "wasted", "#C24E00", "#FF8A3D", "x"),
-    Role("hit", "cache hit", "found in the cache", "#00775A", "#2BC79B", "", solid=True),
+    Role("hit", "cache hit", "found in the cache", "#00664E", "#5FE0B7", "", solid=True),
     Role("miss", "cache miss", "computed anew", "#A23B78", "#E58CC0", "\\"),
     Role("preempted", "preempted", "preempted", "#B3261E", "#FF6F61", "+"),
 )}
