@@ -96,14 +96,16 @@ def test_every_role_has_a_label_and_a_phrase() -> None:
 # ---- words for numbers
 
 
-@pytest.mark.parametrize(("share", "said"), [(0, "0 %"), (1e-17, "0 %"), (0.004, "under 1 %"), (0.384, "38 %"), (0.996, "over 99 %"),
-                                             (1, "100 %"), (1 - 1e-16, "100 %"), (math.nan, "–")])
+@pytest.mark.parametrize(("share", "said"), [
+    (0, "0 %"), (1e-17, "0 %"), (0.004, "under 1 %"), (0.384, "38 %"), (0.996, "over 99 %"), (1, "100 %"), (1 - 1e-16, "100 %"),
+    (math.nan, "–")])
 def test_small_but_real_shares_are_not_rounded_away(share: float, said: str) -> None:
     assert g.percent(share) == said
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0, "0 ms"), (0.0004, "0.4 ms"), (0.14, "140 ms"), (0.9994, "999 ms"), (0.9996, "1.00 s"),
-                                               (5.928, "5.93 s"), (17.14, "17.1 s"), (3502, "3,502 s"), (math.nan, "–")])
+@pytest.mark.parametrize(("seconds", "said"), [
+    (0, "0 ms"), (0.0004, "0.4 ms"), (0.14, "140 ms"), (0.9994, "999 ms"), (0.9996, "1.00 s"), (5.928, "5.93 s"),
+    (17.14, "17.1 s"), (3502, "3,502 s"), (math.nan, "–")])
 def test_times_carry_their_unit(seconds: float, said: str) -> None:
     assert g.duration(seconds) == said
 
