@@ -85,8 +85,11 @@ def page() -> None:
             kit.sentence(LESSON, "\n".join(f"- {cause}" for cause in story.causes(result)), "causes")
 
     st.header("Who gains, who loses", anchor=False)
-    kit.numbers(LESSON, story.numbers(result, answer=answer))
-    kit.chart(LESSON, "gainers", figures.gainers(result, dark=dark, selected=selected), clicks=True)
+    measures, requests = st.columns([0.36, 0.64], gap="medium")
+    with measures:
+        kit.numbers(LESSON, story.numbers(result, answer=answer))
+    with requests:
+        kit.chart(LESSON, "gainers", figures.gainers(result, dark=dark, selected=selected), clicks=True)
 
     st.header("Over the whole range", anchor=False)
     if not kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):

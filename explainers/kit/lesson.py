@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -139,7 +140,8 @@ def chart(lesson: Lesson, what: str, pic: Pic, *, clicks: bool = False, twin: bo
     """A figure with its alt text, and under it the same numbers as a table. `clicks`: a bar selects its request."""
     with st.container(key=lesson.box(what), gap=None):
         more: dict[str, Any] = {"on_select": _picker(lesson, what), "selection_mode": "points"} if clicks else {}
-        st.plotly_chart(_Ready(pic.figure), key=lesson.id(what), theme=None, height=pic.height, config=_CONFIG, alt=pic.alt, **more)
+        figure = _Ready(pic.figure)
+        st.plotly_chart(figure, key=lesson.id(what), theme=None, height=pic.height, config=_CONFIG, alt=pic.alt, **more)
         if twin:
             table(lesson, what, pic.table)
 
@@ -280,7 +282,8 @@ def check_yourself(lesson: Lesson, questions: Sequence[Question]) -> None:
     for i, question in enumerate(questions):
         with st.container(key=lesson.box(f"quiz{i}")):
             texts = [option.text for option in question.options]
-            chosen = st.radio(f"**{i + 1}.** {question.prompt}", range(len(texts)), index=None, key=lesson.id(f"quiz{i}"),
+            asked = zlib.crc32("\n".join([question.prompt, *texts]).encode())  # another run asks anew
+            chosen = st.radio(f"**{i + 1}.** {question.prompt}", range(len(texts)), index=None, key=lesson.id(f"quiz{i}_{asked}"),
                               format_func=lambda k, texts=texts: texts[k])
             if chosen is not None:
                 option = question.options[chosen]

@@ -13,7 +13,7 @@ MOST_STEPS = 300  # a slider with more steps than its pixels cannot be set exact
 
 def draw(knob: Knob, key: str) -> None:
     """The widget of `knob`; its value lives in session state under `key`, which must already be set."""
-    unit = f" ({knob.unit})" if knob.unit and knob.unit != knob.label.lower() else ""
+    unit = f" ({knob.unit})" if knob.unit and knob.unit not in knob.label.lower() else ""
     common: dict[str, Any] = {"label": knob.label + unit, "key": key, "help": knob.help or None, "persist_state": "session"}
     if knob.options is not None:
         if knob.numeric:
