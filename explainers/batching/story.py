@@ -23,7 +23,9 @@ from sim.service import Service, attention_units, step_us
 TITLE = "Static and continuous batching"
 QUESTION = "A batch of requests lasts as long as its longest reply. What do the slots of the others do until then?"
 PREDICTION = Prediction("What share of slot-time is idle under static batching?", "%", 0, 100)
-CLAIMS: tuple[str, ...] = ("orca*", "steptime*")
+CLAIMS: tuple[str, ...] = ("orca*", *(
+    f"step-time-{gpu}-{kind}-{error}" for gpu in ("a100", "h100") for kind in ("decode", "prefill", "hybrid")
+    for error in ("median", "p95")))
 
 _SAME_US = 1e-3
 _POINT = 0.005
