@@ -313,7 +313,7 @@ def _noticed_us(run: Run, clock: _Clock) -> Floats:
     i = i - (after(i) > since)
     i = i + (after(i + 1) <= since)
     end = clock.start[row] + np.where(after(i) == since, since, after(i + 1))
-    return np.fmin(np.where(inside, end, arrival), clock.admitted)
+    return np.fmin(np.where(inside, end, arrival), clock.admitted)  # rounded, yet never after it was let in
 
 
 def _instants(run: Run) -> _Instants:

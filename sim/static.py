@@ -148,8 +148,7 @@ def _serve(traces: list[Trace], service: StepTime, slots: list[int], timeouts: l
     finish_after[by_end] = after
     length_us = after[head + size - 1]
 
-    full = head + seats <= first[server + 1]
-    filled = arrival[np.where(full, head + seats, first[server + 1]) - 1]
+    filled = arrival[np.minimum(head + seats, first[server + 1]) - 1]  # or the trace ends
     ready = np.minimum(filled, arrival[head] + 1e6 * np.array(timeouts)[server])
     start = _starts(ready, length_us, np.arange(len(head)) - np.searchsorted(server, server))
     before = np.where(place == 0, prompt_us[of], np.roll(after, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
@@ -13,7 +14,29 @@ from sim.trace import Trace
 
 Case = tuple[Trace, StepTime, Policy]
 LLAMA = service("Llama-3-8B", "A100-80G")
-WHOLE_US = st.builds(Affine, st.integers(1, 300), st.integers(0, 9), st.integers(0, 9))
+
+
+@dataclass(frozen=True)
+class Growing:
+    """Whole microseconds, and steps that grow with the context and with the attention of their prompts."""
+
+    base: float
+    per_token_us: float
+    request_us: float
+    context_us: float
+    attention_us: float
+
+    def base_us(self, tokens: np.ndarray) -> np.ndarray:
+        return self.base + self.per_token_us * np.asarray(tokens, np.float64)
+
+
+
+def whole(low: int, high: int) -> st.SearchStrategy[float]:
+    return st.integers(low, high).map(float)
+
+
+SHAPE = (whole(1, 300), whole(0, 9), whole(0, 9))
+WHOLE_US = st.builds(Affine, *SHAPE) | st.builds(Growing, *SHAPE, whole(0, 20), whole(0, 5))
 STATIC = st.builds(static, st.integers(1, 7), st.sampled_from([math.inf, 0.0, 2e-4, 5e-3]))
 
 
