@@ -35,6 +35,54 @@ def test_the_page_asks_no_host_but_its_own_and_wears_the_theme_of_the_system(
     assert seen.hosts == {server.removeprefix("http://")}
 
 
+# For each piece of text that stands outside pictures and code: its contrast with what is behind it, by WCAG 2.2's formula
+# (https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio), translucent colours and opacity blended. Gives those below 4.5, level AA.
+FAINT = """() => {
+  const rgba = css => { const n = css.match(/[\\d.]+/g).map(Number); return [n[0], n[1], n[2], n.length > 3 ? n[3] : 1]; };
+  const over = (top, under) => [0, 1, 2].map(i => top[i] * top[3] + under[i] * (1 - top[3])).concat(1);
+  const linear = v => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+  const luminance = c => 0.2126 * linear(c[0]) + 0.7152 * linear(c[1]) + 0.0722 * linear(c[2]);
+  const behind = element => {
+    const layers = [];
+    for (let e = element; e; e = e.parentElement) {
+      const colour = getComputedStyle(e).backgroundColor;
+      if (!colour.startsWith('rgb')) continue;
+      layers.push(rgba(colour));
+      if (layers.at(-1)[3] === 1) break;
+    }
+    return layers.reduceRight((under, top) => over(top, under), [255, 255, 255, 1]);
+  };
+  const found = [], seen = new Set(), walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement, text = walker.currentNode.textContent.trim();
+    if (!text || seen.has(element) || !element.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
+    if (element.closest('svg, pre, .katex, [disabled], [data-testid^=stSliderT]')) continue;
+    seen.add(element);
+    let opacity = 1;
+    for (let e = element; e; e = e.parentElement) opacity *= Number(getComputedStyle(e).opacity);
+    const colour = rgba(getComputedStyle(element).color), under = behind(element);
+    colour[3] *= opacity;
+    const [dark, light] = [luminance(over(colour, under)), luminance(under)].sort((a, b) => a - b);
+    const contrast = (light + 0.05) / (dark + 0.05);
+    if (contrast < 4.5) found.push(text.slice(0, 40) + ': ' + contrast.toFixed(2));
+  }
+  return {read: seen.size, found};
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("key", [entry.key for entry in PATH])
+def test_text_stands_out_as_wcag_aa_asks(key: str, scheme: str, server: str, open_context: Callable[..., BrowserContext]) -> None:
+    page = open_context(color_scheme=scheme).new_page()
+    page.goto(f"{server}/{key}")
+    expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)
+    faint = page.evaluate(FAINT)
+    assert faint["read"] > 30
+    assert faint["found"] == []
+
+
 @pytest.mark.parametrize("key", [entry.key for entry in PATH])
 def test_every_lesson_opens_at_its_own_address_without_an_error(key: str, server: str, page: Page) -> None:
     page.goto(f"{server}/{key}")
