@@ -1,6 +1,6 @@
 // Moves the time cursor of every timeline and says who is where at that instant, without a trip to the server.
-// data: { policies: [{name, slots, arrival, admitted, first, finished, released, slot}], end, step, t } – times in ms, columns
-// by request; t is null until the cursor is placed. On release the time goes to the server as the state value `cursor`:
+// data: { policies: [{name, slots, arrival, admitted, first, finished, released, slot}], end, step, t } – times in ms or null
+// (never), columns by request; t is null until the cursor is placed. On release the time goes to the server as the state value `cursor`:
 // {t, drawn}; drawn is false where the figures could not be moved here (Plotly is not within reach), and the server draws.
 const MOST_NAMED = 12;
 
@@ -26,14 +26,15 @@ function stateAt(policy, t) {
   const slots = Array.from({ length: policy.slots }, () => "empty");
   const queued = [];
   const finished = [];
+  const after = (time) => time === null || time > t; // null: never
   for (let i = 0; i < policy.arrival.length; i++) {
-    if (policy.arrival[i] > t) continue;
-    if (!(policy.admitted[i] <= t)) queued.push(i + 1);
-    else if (policy.released[i] > t) {
-      const phase = policy.first[i] > t ? "prefill" : policy.finished[i] > t ? "decode" : "ended, held";
+    if (after(policy.arrival[i])) continue;
+    if (after(policy.admitted[i])) queued.push(i + 1);
+    else if (after(policy.released[i])) {
+      const phase = after(policy.first[i]) ? "prefill" : after(policy.finished[i]) ? "decode" : "ended, held";
       slots[policy.slot[i]] = `request ${i + 1}, ${phase}`;
     }
-    if (policy.finished[i] <= t) finished.push(i + 1);
+    if (!after(policy.finished[i])) finished.push(i + 1);
   }
   return { slots, queued, finished };
 }

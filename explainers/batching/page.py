@@ -10,6 +10,7 @@ from explainers.batching import figures, scenario, story
 from explainers.batching.scenario import Band, Result, Sweep
 from explainers.kit import lesson as kit
 from explainers.kit.knobs import Value
+from explainers.kit.link import State
 from explainers.kit.text import plain
 from explainers.kit.upload import Upload
 from sim.readers import azure
@@ -67,7 +68,7 @@ def page() -> None:
     kit.prediction(LESSON, state, story.PREDICTION, lambda guess: story.feedback(result, guess))
     left, right = st.columns([0.71, 0.29], gap="medium")
     with left:
-        kit.sentence(LESSON, story.headline(result))
+        kit.sentence(LESSON, story.headline(result, answer))
         kit.main_knobs(LESSON, state)
         stage = figures.stage(result, dark=dark, selected=selected, cursor_ms=state.cursor, answer=answer)
         kit.chart(LESSON, "stage", stage, clicks=True)
@@ -103,24 +104,32 @@ def _lives(result: Result, request: int | None) -> str:
     return "\n\n".join(story.life(result, policy, request) for policy in result.runs)
 
 
-def _controls(state: Any) -> None:
+def _controls(state: State, upload: bool = True) -> None:
     preset = kit.presets(LESSON, state)
     kit.sentence(LESSON, f"**Watch for:** {preset.watch}" if preset else story.watch(state.values), "watch")
     kit.controls(LESSON, state, GROUPS[:-1])
+    if upload:
+        _own_file(state)
+    kit.controls(LESSON, state, GROUPS[-1:], headings=not upload or "upload" in state.hidden)
+
+
+def _own_file(state: State) -> None:
     if "upload" not in state.hidden:
-        st.subheader(GROUPS[-1], anchor=False)
-        UPLOAD.draw("A trace in Azure's format (CSV: TIMESTAMP, ContextTokens, GeneratedTokens)")
-        kit.controls(LESSON, state, GROUPS[-1:], headings=False)
+        st.subheader("A trace of your own", anchor=False)
+        UPLOAD.draw("Azure's format: CSV with TIMESTAMP, ContextTokens, GeneratedTokens")
 
 
-def _without_result(state: Any, why: str) -> None:
+def _without_result(state: State, why: str) -> None:
     """The page while there is nothing to simulate: what is missing, and the controls that mend it."""
-    st.error(plain(why))
-    with st.columns([0.71, 0.29], gap="medium")[1]:
+    left, right = st.columns([0.71, 0.29], gap="medium")
+    with left:
+        st.warning(plain(why))
         kit.main_knobs(LESSON, state)
-        _controls(state)
-    kit.keep_address(LESSON)
-    kit.reset(LESSON, UPLOAD.forget)
+        _own_file(state)
+        kit.keep_address(LESSON)
+        kit.reset(LESSON, UPLOAD.forget)
+    with right:
+        _controls(state, upload=False)
 
 
 @st.fragment
@@ -135,7 +144,7 @@ def _range(key: Key, own: bool, dark: bool) -> None:
         kit.chart(LESSON, "band", figures.band(_band(key), _result(key), dark=dark))
 
 
-def _end(state: Any, result: Result) -> None:
+def _end(state: State, result: Result) -> None:
     """From the questions to the reset."""
     if "quiz" not in state.hidden:
         st.header("Check yourself", anchor=False)

@@ -50,8 +50,9 @@ class Upload:
             st.error(f"{plain(error, 600)}\n\nNothing of it was loaded.{kept}")
         if trace:
             st.caption(f"{plain(self.file(), 60)}: {len(trace):,} requests over {trace.arrival[-1]:,.0f} s.")
+            st.button("Forget the file", key=self._id("forget"), on_click=self._gone)
         st.caption("The file stays in this session of yours on the server that runs this page, is seen by nobody else, and is "
-                   "forgotten when you close the page.")
+                   "forgotten when you close the page or tell it to forget.")
 
     def forget(self) -> None:
         """Drop the trace and empty the uploader. For callbacks."""
@@ -59,12 +60,14 @@ class Upload:
             st.session_state.pop(self._id(what), None)
         st.session_state[self._id("emptied")] = st.session_state.get(self._id("emptied"), 0) + 1
 
+    def _gone(self) -> None:
+        self.forget()
+        session.put(self.lesson, self.when_gone)
+
     def _changed(self) -> None:
         file = st.session_state[self._widget()]
         st.session_state.pop(self._id("error"), None)
-        if file is None:  # removed by its cross
-            st.session_state.pop(self._id("trace"), None)
-            session.put(self.lesson, self.when_gone)
+        if file is None:  # also for a moment while another file takes its place: the trace stays until it is forgotten
             return
         name = clip(file.name, 100)
         try:

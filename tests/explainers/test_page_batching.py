@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,10 @@ def test_the_first_view_asks_before_it_answers() -> None:
     assert page.number_input(key="batching:_guess").value is None
     assert "ledger" in "".join(part.value for part in page.info)
     assert "Idle slot-time" not in str([table.value for table in page.table])
+    before = words(page)
+    page.button(key="batching:_skip").click().run()
+    (answer,) = re.findall(r"It is \*\*(\d+ %)\*\*", words(page))
+    assert answer not in before and "Idle slot-time" in str([table.value for table in page.table])
 
 
 def test_the_parts_of_a_lesson_stand_in_their_order() -> None:
@@ -200,13 +205,22 @@ def test_a_bad_file_is_refused_with_its_place_and_nothing_is_lost(what: str) -> 
     assert page.session_state["batching:source"] == scenario.OWN
 
 
+def test_an_own_file_stays_until_it_is_forgotten() -> None:
+    page = uploaded(opened(), GOOD)
+    page.file_uploader[0].set_value(None).run()  # as the browser does while one file replaces another
+    assert "batching:_upload_trace" in page.session_state
+    page.button(key="batching:_upload_forget").click().run()
+    assert not page.exception and "batching:_upload_trace" not in page.session_state
+    assert page.session_state["batching:source"] == scenario.GENERATED
+
+
 def test_the_own_file_preset_without_a_file_says_what_is_missing_and_how_to_go_back() -> None:
     page = opened()
     page.pills(key="batching:_preset").set_value("hour").run()
     assert not page.exception
-    assert "No trace yet" in page.error[0].value
+    assert "No trace yet" in page.warning[0].value
     page = uploaded(page, GOOD)
-    assert not page.error and "9 requests" in words(page)
+    assert not page.warning and "9 requests" in words(page)
     page.pills(key="batching:_preset").set_value("mixed").run()
     assert page.session_state["batching:source"] == scenario.GENERATED
 
@@ -214,7 +228,7 @@ def test_the_own_file_preset_without_a_file_says_what_is_missing_and_how_to_go_b
 def test_a_window_beyond_the_file_is_said() -> None:
     page = uploaded(opened(), GOOD)
     page.number_input(key="batching:start").set_value(5000).run()
-    assert not page.exception and "last request of the file comes at 8 s" in page.error[0].value
+    assert not page.exception and "last request of the file comes at 8 s" in page.warning[0].value
 
 
 def test_the_lessons_on_the_path_have_their_four_files() -> None:

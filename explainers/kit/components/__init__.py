@@ -31,11 +31,12 @@ def keep_address(query: str, key: str) -> None:
 def scrubber(policies: Mapping[str, Mapping[str, Any]], t: float | None, key: str, moved: Callable[[], None]) -> None:
     """The time cursor and, under it, who is in which slot, queued and finished then.
 
-    policies  by name: {"name", "slots", and by request in ms: "arrival", "admitted", "first", "finished", "released", "slot"}
+    policies  by name: {"name", "slots", and by request in ms (None: never): "arrival", "admitted", "first", "finished",
+              "released"; "slot"}
     t         where the cursor stands, ms; None: not placed yet
     moved     callback; the component's state value `cursor` is then {"t": ms, "drawn": whether the figures moved}
     """
-    end = max((max(p["released"], default=0.0) for p in policies.values()), default=0.0)
+    end = max((at for p in policies.values() for at in p["released"] if at is not None), default=0.0)
     step = _nice(end / 400)
     last = math.ceil(end / step) * step
     data = {"policies": list(policies.values()), "end": round(last, 6), "step": step, "t": t}
