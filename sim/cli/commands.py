@@ -63,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
                                      description="How an LLM server schedules requests, simulated.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    one = commands.add_parser("run", usage="python -m sim run [--trace FILE] [OPTION …]", formatter_class=plain, epilog=_CODES, help="serve a trace under several policies",
+    one = commands.add_parser("run", formatter_class=plain, epilog=_CODES, usage="python -m sim run [--trace FILE] [OPTION …]",
+                              help="serve a trace under several policies",
                               description="Serve one trace on one server under several policies, and compare.")
     options.add_to(one)
     limit = options.real(0, math.inf)
