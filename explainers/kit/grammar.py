@@ -19,7 +19,8 @@ Figure = dict[str, Any]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
+# Streamlit brings Source Sans; the rest stands in where a figure is shown elsewhere.
+FONT = "'Source Sans', system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 MOST_BARS = 2000
 """Above this many bars a timeline shows the share of its lanes in each role instead (DESIGN.md, figure grammar)."""
 FITTING = {"minsize": 11, "mode": "hide"}
@@ -426,7 +427,7 @@ def strip(x: Floats, rows: Sequence[Row], x_here: float, *, x_title: str, dark: 
         top = row.top or 1.12 * highest or 1.0
         sheet["yaxis" + axis[1:]] = {"domain": [low, high], "range": [0, top], "tickformat": row.tickformat, "nticks": 4,
                                      "fixedrange": True, "showgrid": True}
-        annotations.append(note(row.title, 0, high, dark, yshift=3, font={"size": 12, "color": look.muted}))
+        annotations.append(note(row.title, 0, high, dark, yshift=3, bgcolor=look.paper, font={"size": 12, "color": look.muted}))
         for k, (name, y) in enumerate(row.curves.items()):
             data.append(_curve(name, x, y, k, axis, row.tickformat, x_title, dark))
         annotations += _ends(row.curves, x, axis, top, (high - low) * (height - 76), dark, log)
