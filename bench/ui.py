@@ -29,7 +29,7 @@ from tools import chromium
 ROOT = Path(__file__).resolve().parents[1]
 WATCH = Path(__file__).with_name("watch.js")
 
-PRESSES, LOADS = 20, 9
+PRESSES, LOADS = 20, 7
 WAIT_MS = 30_000
 QUIET_S = 0.4  # nothing more is drawn for so long: the page has come to rest
 MOST = {"stage and headline": 1.5, "sweep strip": 3.0, "seed band": 3.0, "first load": 1.3}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+
 import pytest
 
-from bench import engine, plain, simpy_model, tuned
+from bench import engine, plain, simpy_model, tuned, ui
+from bench.__main__ import main as bench_main
 from bench.report import Goal
+from explainers import PATH
 from sim.service import Affine
 from sim.trace import Trace
 
@@ -70,3 +75,57 @@ def test_a_row_of_a_case_without_the_slow_models_says_null() -> None:
     row = engine.row(1_000_000, {"ours": 5.0})
     assert row["plain_us"] is row["simpy_us"] is row["times_plain"] is row["times_simpy"] is None
     assert engine.row(10, {"ours": 5.0, "plain": 40.0, "simpy": 50.0})["times_plain"] == 8
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """The benchmark with quick numbers in place of measuring: `measured(met)` → exit code and the JSON rows."""
+
+    def call(met: bool, *more: str) -> tuple[int, list[dict[str, object]]]:
+        rows = [engine.row(10, {"ours": 5.0, "plain": 40.0, "simpy": 50.0})]
+        monkeypatch.setattr(engine, "main", lambda: (rows, met))
+        code = bench_main(["engine", "--json", str(tmp_path / "rows.json"), *more])
+        return code, json.loads((tmp_path / "rows.json").read_text())
+
+    return call
+
+
+def test_the_json_is_a_list_of_rows_with_the_agreed_keys(measured) -> None:
+    code, rows = measured(True)
+    assert code == 0
+    assert [set(row) for row in rows] == [
+        {"case", "requests", "us_per_request", "plain_us", "simpy_us", "times_plain", "times_simpy"}
+    ]
+    assert set(ui.row(ui.LESSONS[0], "first load", [3.0, 1.0, 2.0], 4.0)) == {"lesson", "what", "median_ms", "bare_ms", "ratio"}
+
+
+def test_a_missed_goal_is_a_result_unless_strict(measured) -> None:
+    assert measured(False)[0] == 0
+    assert measured(False, "--strict")[0] == 1
+    assert measured(True, "--strict")[0] == 0
+
+
+def test_a_json_file_in_no_folder_is_refused_before_anything_is_measured(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench_main(["engine", "--json", "/nowhere/at/all/rows.json"])
+    assert ended.value.code == 2
+    assert "no folder /nowhere/at/all" in capsys.readouterr().err
+
+
+def test_a_page_s_row_is_the_median_and_its_ratio_to_the_bare_page_s() -> None:
+    row = ui.row(ui.LESSONS[0], "first load", [300.0, 100.0, 200.0], 160.0)
+    assert (row["median_ms"], row["bare_ms"], row["ratio"]) == (200, 160, 1.25)
+
+
+@pytest.mark.parametrize("lesson", ui.LESSONS, ids=lambda lesson: lesson.key)
+def test_every_press_that_is_measured_changes_the_stage_and_the_headline(lesson, tmp_path) -> None:
+    # A press that changed nothing could never be seen to have been answered.
+    file = tmp_path / "figures.json"
+    sizes = ui.write_ready_made(lesson, file)
+    made = json.loads(file.read_text())
+    assert len(made) == len(sizes) == len(lesson.runs) * (lesson.steps + 1)
+    for one, next_one in pairwise(made):
+        assert one["figure"]["data"] != next_one["figure"]["data"]
+        assert one["headline"] != next_one["headline"]
+    assert sum(lesson.steps - 1 for _ in lesson.runs) == ui.PRESSES
+    assert lesson.key in {entry.key for entry in PATH}
