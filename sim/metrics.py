@@ -307,13 +307,12 @@ def _noticed_us(run: Run, clock: _Clock) -> Floats:
     def after(i: Floats) -> Floats:
         return i * first + growth * (i * (i - 1) / 2)
 
-    # Whole steps before the arrival: the root of after(i) = since, then put right by one step where it was rounded.
+    # Whole steps before the arrival: the root of after(i) = since. At a step's end it is whole, and exact on whole-µs clocks.
     b = first - growth / 2
     i = np.floor(2 * since / np.maximum(b + np.sqrt(np.maximum(b * b + 2 * growth * since, 0)), 1e-300))
-    i = i - (after(i) > since)
-    i = i + (after(i + 1) <= since)
     end = clock.start[row] + np.where(after(i) == since, since, after(i + 1))
-    return np.fmin(np.where(inside, end, arrival), clock.admitted)  # rounded, yet never after it was let in
+    # Other clocks round: it is never seen before it comes, nor let in before it is seen.
+    return np.fmin(np.where(inside, np.maximum(end, arrival), arrival), clock.admitted)
 
 
 def _instants(run: Run) -> _Instants:
