@@ -192,7 +192,8 @@ def at_rest(page: Page, targets: dict[str, str]) -> None:
         page.wait_for_function("n => Object.keys(benchWatch.times()).length === n", arg=len(targets), polling=50)
     except TimeoutError:
         missing = ", ".join(targets.keys() - page.evaluate("benchWatch.times()").keys())
-        raise SystemExit(f"{page.url}: no change of {missing} within {WAIT_MS / 1000:g} s") from None
+        said = " ".join(page.locator("[data-testid=stAlert], [data-testid=stException]").all_inner_texts())
+        raise SystemExit(f"{page.url}: no change of {missing} within {WAIT_MS / 1000:g} s. {said}") from None
     page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
     last: dict[str, float] = {}
     while (now := page.evaluate("benchWatch.times()")) != last:
