@@ -19,6 +19,8 @@ LESSON = kit.Lesson("batching", story.TITLE, story.QUESTION, scenario.KNOBS, sce
 UPLOAD = Upload(LESSON.key, azure.read, when_read={"source": scenario.OWN}, when_gone={"source": scenario.GENERATED})
 GROUPS = ("Requests", "Arrivals", "Server", "Own file")
 
+OVER = LESSON.id("over")
+
 Key = tuple[tuple[str, Value], ...]
 
 
@@ -49,53 +51,193 @@ def _own_sweep(key: Key, over: str, upload: int, _trace: Any) -> Sweep:
 
 
 def page() -> None:
-    """Draw the lesson; called at every rerun. What changes first on the screen is sent first."""
+    """Lay out the lesson; a full rerun. What a knob changes stands in the parts below, which are redrawn without the rest."""
     state = kit.open_page(LESSON)
-    key, trace = tuple(state.values.items()), UPLOAD.trace()
-    own = state.values["source"] == scenario.OWN
-    result: Result | str
-    try:
-        result = _own_result(key, UPLOAD.number(), trace) if own else _result(key)
-    except ValueError as error:  # for the learner: no file yet, an empty window
-        result = str(error)
-    if isinstance(result, str):
-        _without_result(state, result)
+    if isinstance(why := _served(state), str):
+        _without_result(state, why)
         return
-
-    n = len(result.scenario.trace)
-    answer, dark = kit.answered(state), kit.dark()
-    selected = state.selected if state.selected is not None and state.selected < n else None
-    kit.prediction(LESSON, state, story.PREDICTION, lambda guess: story.feedback(result, guess))
+    kit.keep_parts(LESSON, True)
+    asked = st.container()
     left, right = st.columns([0.71, 0.29], gap="medium")
+    lower = st.container()
     with left:
-        kit.sentence(LESSON, story.headline(result, answer))
-        kit.main_knobs(LESSON, state)
-        stage = figures.stage(result, dark=dark, selected=selected, cursor_ms=state.cursor, answer=answer)
-        kit.chart(LESSON, "stage", stage, clicks=True)
-        kit.stage_first()
-        kit.instant(LESSON, story.cursor_data(result))
+        stage()
+    with asked:
+        prediction()
     with right:
+        presets()
         _controls(state)
     with left:
-        st.header("One request", anchor=False)
-        kit.request_picker(LESSON, selected, n)
-        kit.sentence(LESSON, _lives(result, selected), "life")
-        st.header("Where the slot-time went", anchor=False)
-        if not kit.veiled(LESSON, state, "The ledger of slot-time"):
-            kit.chart(LESSON, "ledger", figures.ledger(result, dark=dark))
-            kit.sentence(LESSON, "\n".join(f"- {cause}" for cause in story.causes(result)), "causes")
+        details()
+    with lower:
+        requests()
+        span()
+        questions()
+        st.header("Against the record", anchor=False)
+        kit.against_the_record(LESSON, story.CLAIMS)
+        outside()
+        kit.reset(LESSON, UPLOAD.forget)
 
-    st.header("Who gains, who loses", anchor=False)
-    measures, requests = st.columns([0.36, 0.64], gap="medium")
-    with measures:
-        kit.numbers(LESSON, story.numbers(result, answer=answer))
-    with requests:
-        kit.chart(LESSON, "gainers", figures.gainers(result, dark=dark, selected=selected), clicks=True)
 
+# --- the parts, each redrawn when a knob moves, the stage first, then REST in its order ---------------------------------------
+
+
+@st.fragment(key="batching:stage")
+def stage() -> None:
+    """The main knob, the sentence of difference and both timelines: what a press of that knob redraws first."""
+    state, result = _now()
+    answer = kit.answered(state)
+    kit.main_knobs(LESSON, state, lambda: kit.owe_rest(LESSON))
+    kit.sentence(LESSON, story.headline(result, answer))
+    picture = figures.stage(result, dark=kit.dark(), selected=_selected(state, result), cursor_ms=state.cursor, answer=answer)
+    kit.chart(LESSON, "stage", picture, _marked)
+    kit.rest_follows(LESSON, lambda: _range(state) if answer else None, _rest)
+
+
+@st.fragment(key="batching:span")
+def span() -> None:
+    """The sweep strip and the band over seeds."""
+    state, result = _now()
     st.header("Over the whole range", anchor=False)
-    if not kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
-        _range(key, own, dark)
-    _end(state, result)
+    if kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
+        return
+    st.segmented_control("Over", ["slots", "rate"], format_func={"slots": "Slots", "rate": "Arrival rate"}.get,
+                         default="slots", required=True, key=OVER, label_visibility="collapsed")
+    curve, spread = _range(state)
+    kit.chart(LESSON, "sweep", figures.sweep(curve, dark=kit.dark()))
+    if spread:
+        kit.chart(LESSON, "band", figures.band(spread, result, dark=kit.dark()))
+
+
+@st.fragment(key="batching:prediction")
+def prediction() -> None:
+    """The prediction, or the answer to it."""
+    state, result = _now()
+    kit.prediction(LESSON, state, story.PREDICTION, lambda guess: story.feedback(result, guess), _redraw)
+
+
+@st.fragment(key="batching:presets")
+def presets() -> None:
+    """The presets and what to watch for."""
+    state = kit.state(LESSON)
+    preset = kit.presets(LESSON, state)
+    kit.sentence(LESSON, f"**Watch for:** {preset.watch}" if preset else story.watch(state.values), "watch")
+
+
+@st.fragment(key="batching:details")
+def details() -> None:
+    """The instant under the time cursor, one request's life, and the ledger."""
+    state, result = _now()
+    selected = _selected(state, result)
+    kit.instant(LESSON, story.cursor_data(result), _marked)
+    st.header("One request", anchor=False)
+    kit.request_picker(LESSON, selected, len(result.scenario.trace), _marked)
+    kit.sentence(LESSON, _lives(result, selected), "life")
+    st.header("Where the slot-time went", anchor=False)
+    if not kit.veiled(LESSON, state, "The ledger of slot-time"):
+        kit.chart(LESSON, "ledger", figures.ledger(result, dark=kit.dark()))
+        kit.sentence(LESSON, "\n".join(f"- {cause}" for cause in story.causes(result)), "causes")
+
+
+@st.fragment(key="batching:requests")
+def requests() -> None:
+    """The measures of both policies, and who gains and who loses."""
+    state, result = _now()
+    st.header("Who gains, who loses", anchor=False)
+    measures, gains = st.columns([0.36, 0.64], gap="medium")
+    with measures:
+        kit.numbers(LESSON, story.numbers(result, answer=kit.answered(state)))
+    with gains:
+        kit.chart(LESSON, "gainers", figures.gainers(result, dark=kit.dark(), selected=_selected(state, result)), _marked)
+
+
+@st.fragment(key="batching:questions")
+def questions() -> None:
+    """Check yourself."""
+    state, result = _now()
+    if "quiz" not in state.hidden:
+        st.header("Check yourself", anchor=False)
+        if not kit.veiled(LESSON, state, "The quiz, whose questions come from this run,"):
+            kit.check_yourself(LESSON, story.quiz(result))
+
+
+@st.fragment(key="batching:outside")
+def outside() -> None:
+    """What the model holds and leaves out, and what can be taken along."""
+    state, result = _now()
+    st.header("What this models, and what it leaves out", anchor=False)
+    kit.what_it_models(LESSON, story.models(result), story.leaves_out())
+    st.header("Take it away", anchor=False)
+    if _own(state):
+        st.caption(f"The link does not carry your file {plain(UPLOAD.file(), 60)}: whoever opens it must drop it in themselves.")
+    kit.take_away(LESSON, kit.TakeAway(story.python_lines(state.values), {
+        "Requests (CSV)": ("stepwise-batching.csv", "text/csv", lambda: story.requests_csv(result)),
+        "Trace for Perfetto (JSON)": ("stepwise-batching.json", "application/json", lambda: story.chrome_trace(result)),
+    }), "stage")
+
+
+REST = tuple(f"batching:{part}" for part in ("span", "prediction", "presets", "details", "requests", "questions", "outside"))
+MARKED = tuple(f"batching:{part}" for part in ("stage", "details", "requests"))
+
+
+# --- callbacks --------------------------------------------------------------------------------------------------------
+
+
+def _moved() -> None:
+    """A knob moved: redraw the stage, and then the rest. A full rerun where there is, or was, nothing to draw."""
+    if kit.parts_there(LESSON) and not isinstance(_served(kit.state(LESSON)), str):
+        kit.stage_alone(LESSON, "batching:stage")
+
+
+def _rest() -> None:
+    st.rerun(REST)
+
+
+def _redraw() -> None:
+    st.rerun(("batching:stage", *REST))
+
+
+def _marked() -> None:
+    """Another request is selected."""
+    st.rerun(MARKED)
+
+
+# --- what the parts share ---------------------------------------------------------------------------------------------
+
+
+def _key(state: State) -> Key:
+    return tuple(state.values.items())
+
+
+def _own(state: State) -> bool:
+    return state.values["source"] == scenario.OWN
+
+
+def _served(state: State) -> Result | str:
+    """The result, or why there is none, for the learner: no file yet, an empty window, weights that do not fit."""
+    try:
+        return _own_result(_key(state), UPLOAD.number(), UPLOAD.trace()) if _own(state) else _result(_key(state))
+    except ValueError as error:
+        return str(error)
+
+
+def _range(state: State) -> tuple[Sweep, Band | None]:
+    """The sweep over the chosen knob, and the band over seeds (an own file has no seed)."""
+    key, over = _key(state), st.session_state.get(OVER) or "slots"
+    if _own(state):
+        return _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()), None
+    return _sweep(key, over), _band(key)
+
+
+def _now() -> tuple[State, Result]:
+    state = kit.state(LESSON)
+    result = _served(state)
+    assert not isinstance(result, str), result  # page() and _moved() draw the parts only where there is a result
+    return state, result
+
+
+def _selected(state: State, result: Result) -> int | None:
+    return state.selected if state.selected is not None and state.selected < len(result.scenario.trace) else None
 
 
 def _lives(result: Result, request: int | None) -> str:
@@ -105,12 +247,10 @@ def _lives(result: Result, request: int | None) -> str:
 
 
 def _controls(state: State, upload: bool = True) -> None:
-    preset = kit.presets(LESSON, state)
-    kit.sentence(LESSON, f"**Watch for:** {preset.watch}" if preset else story.watch(state.values), "watch")
-    kit.controls(LESSON, state, GROUPS[:-1])
+    kit.controls(LESSON, state, GROUPS[:-1], _moved)
     if upload:
         _own_file(state)
-    kit.controls(LESSON, state, GROUPS[-1:], headings=not upload or "upload" in state.hidden)
+    kit.controls(LESSON, state, GROUPS[-1:], _moved, headings=not upload or "upload" in state.hidden)
 
 
 def _own_file(state: State) -> None:
@@ -121,44 +261,14 @@ def _own_file(state: State) -> None:
 
 def _without_result(state: State, why: str) -> None:
     """The page while there is nothing to simulate: what is missing, and the controls that mend it."""
+    kit.keep_parts(LESSON, False)
     left, right = st.columns([0.71, 0.29], gap="medium")
     with left:
         st.warning(plain(why))
-        kit.main_knobs(LESSON, state)
+        kit.main_knobs(LESSON, state, _moved)
         _own_file(state)
         kit.keep_address(LESSON)
         kit.reset(LESSON, UPLOAD.forget)
     with right:
+        presets()
         _controls(state, upload=False)
-
-
-@st.fragment
-def _range(key: Key, own: bool, dark: bool) -> None:
-    """The sweep strip and the band over seeds; follow the stage, which is on its way by now."""
-    over = st.segmented_control("Over", ["slots", "rate"], format_func={"slots": "Slots", "rate": "Arrival rate"}.get,
-                                default="slots", required=True, key=LESSON.id("over"), label_visibility="collapsed")
-    trace, number = UPLOAD.trace(), UPLOAD.number()
-    curve = _own_sweep(key, over, number, trace) if own else _sweep(key, over)
-    kit.chart(LESSON, "sweep", figures.sweep(curve, dark=dark))
-    if not own:
-        kit.chart(LESSON, "band", figures.band(_band(key), _result(key), dark=dark))
-
-
-def _end(state: State, result: Result) -> None:
-    """From the questions to the reset."""
-    if "quiz" not in state.hidden:
-        st.header("Check yourself", anchor=False)
-        if not kit.veiled(LESSON, state, "The quiz, whose questions come from this run,"):
-            kit.check_yourself(LESSON, story.quiz(result))
-    st.header("Against the record", anchor=False)
-    kit.against_the_record(LESSON, story.CLAIMS)
-    st.header("What this models, and what it leaves out", anchor=False)
-    kit.what_it_models(LESSON, story.models(result), story.leaves_out())
-    st.header("Take it away", anchor=False)
-    if state.values["source"] == scenario.OWN:
-        st.caption(f"The link does not carry your file {plain(UPLOAD.file(), 60)}: whoever opens it must drop it in themselves.")
-    kit.take_away(LESSON, kit.TakeAway(story.python_lines(state.values), {
-        "Requests (CSV)": ("stepwise-batching.csv", "text/csv", lambda: story.requests_csv(result)),
-        "Trace for Perfetto (JSON)": ("stepwise-batching.json", "application/json", lambda: story.chrome_trace(result)),
-    }), "stage")
-    kit.reset(LESSON, UPLOAD.forget)

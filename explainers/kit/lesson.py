@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pandas as pd
 import streamlit as st
@@ -58,6 +57,11 @@ def dark() -> bool:
     return bool(st.context.theme.type == "dark")
 
 
+def state(lesson: Lesson) -> link.State:
+    """The lesson's state as it is now: in a part that is redrawn alone, and in callbacks."""
+    return session.restore(lesson.key, lesson.knobs)
+
+
 def open_page(lesson: Lesson) -> link.State:
     """Title, question, and what did not fit in the link; the state that everything else is drawn from."""
     state = session.restore(lesson.key, lesson.knobs)
@@ -77,30 +81,35 @@ def answered(state: link.State) -> bool:
     return state.guess is not None or "prediction" in state.hidden
 
 
-def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: Callable[[float | None], str]) -> None:
-    """One row: the question and a number to commit; after that the answer, told to the number that was committed."""
+def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: Callable[[float | None], str],
+               redraw: Callable[[], None]) -> None:
+    """One row: the question and a number to commit; after that the answer, told to the number that was committed.
+
+    redraw  ends a callback by redrawing whatever the answer shows in
+    """
+
+    def commit() -> None:
+        guess = st.session_state[lesson.id("guess")]
+        if guess is not None:
+            settle(float(guess))
+
+    def settle(guess: float | Literal["skip"] | None) -> None:
+        session.change(lesson.key, guess=guess)
+        redraw()
+
     if "prediction" in state.hidden:
         return
     with st.container(key=lesson.box("prediction")):
         if answered(state):
             with st.container(horizontal=True, vertical_alignment="center"):
-                guess = None if state.guess == link.SKIP else state.guess
-                st.markdown(feedback(guess if guess is None else float(guess)), width="stretch")
-                st.button("Predict again", key=lesson.id("again"), on_click=session.change, args=(lesson.key,),
-                          kwargs={"guess": None}, type="tertiary")
+                st.markdown(feedback(None if state.guess in (None, link.SKIP) else float(state.guess)), width="stretch")
+                st.button("Predict again", key=lesson.id("again"), on_click=settle, args=(None,), type="tertiary")
             return
         with st.form(lesson.id("predict"), border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
             st.number_input(f"Predict first: {asked.question} ({asked.unit})", asked.low, asked.high, value=None, step=asked.step,
                             key=lesson.id("guess"), placeholder=f"{asked.low} to {asked.high}", width=480)
-            st.form_submit_button("Commit", type="primary", key=lesson.id("commit"), on_click=_commit, args=(lesson,))
-            st.form_submit_button("Skip", key=lesson.id("skip"), on_click=session.change, args=(lesson.key,),
-                                  kwargs={"guess": link.SKIP})
-
-
-def _commit(lesson: Lesson) -> None:
-    guess = st.session_state[lesson.id("guess")]
-    if guess is not None:
-        session.change(lesson.key, guess=float(guess))
+            st.form_submit_button("Commit", type="primary", key=lesson.id("commit"), on_click=commit)
+            st.form_submit_button("Skip", key=lesson.id("skip"), on_click=settle, args=(link.SKIP,))
 
 
 def veiled(lesson: Lesson, state: link.State, what: str) -> bool:
@@ -136,22 +145,42 @@ class _Ready(BaseFigure):  # type: ignore[misc]  # plotly ships no types
         return self._ready
 
 
-def chart(lesson: Lesson, what: str, pic: Pic, *, clicks: bool = False, twin: bool = True) -> None:
-    """A figure with its alt text, and under it the same numbers as a table. `clicks`: a bar selects its request."""
+def chart(lesson: Lesson, what: str, pic: Pic, marked: Callable[[], None] | None = None) -> None:
+    """A figure with its alt text, and under it the same numbers as a table.
+
+    marked  a click selects the request that it hits, and then calls this to redraw what marks it; None: no clicks
+    """
     with st.container(key=lesson.box(what), gap=None):
-        more: dict[str, Any] = {"on_select": _picker(lesson, what), "selection_mode": "points"} if clicks else {}
+        more: dict[str, Any] = {"on_select": _picker(lesson, what, marked), "selection_mode": "points"} if marked else {}
         figure = _Ready(pic.figure)
         st.plotly_chart(figure, key=lesson.id(what), theme=None, height=pic.height, config=_CONFIG, alt=pic.alt, **more)
-        if twin:
-            table(lesson, what, pic.table)
+        table(lesson, what, pic.table)
 
 
-def stage_first() -> None:
-    """Let the stage be drawn before the rest is sent: the browser draws in one go what comes within 10 ms.
+def owe_rest(lesson: Lesson) -> None:
+    """Callback of a knob that stands in the stage's part: that part alone is redrawn; `rest_follows` sees to the rest."""
+    st.session_state[lesson.id("owed")] = True
 
-    Without it, the stage waits for every other picture on the page, more than twice as long.
+
+def stage_alone(lesson: Lesson, part: str) -> None:
+    """The same in the callback of a knob that stands elsewhere. A second run of the script, which costs the browser time."""
+    owe_rest(lesson)
+    st.rerun(part)
+
+
+def rest_follows(lesson: Lesson, prepare: Callable[[], None], rest: Callable[[], None]) -> None:
+    """At the end of the stage: the rest of the page is asked for by the browser, when it has drawn the stage.
+
+    Were all of it sent at once, the browser would draw it in one go, and the stage would wait for every picture below it.
+
+    prepare  computes what the rest will need, while the browser draws
+    rest     callback that redraws the rest
     """
-    time.sleep(0.04)
+    owed = st.session_state.pop(lesson.id("owed"), False)
+    turn = st.session_state[lesson.id("turn")] = st.session_state.get(lesson.id("turn"), 0) + owed
+    components.ask_next(turn if owed else None, lesson.id("next"), rest)
+    if owed:
+        prepare()
 
 
 @st.fragment
@@ -162,7 +191,7 @@ def table(lesson: Lesson, what: str, rows: Callable[[], pd.DataFrame]) -> None:
         twin.dataframe(rows(), hide_index=True, height=240)
 
 
-def _picker(lesson: Lesson, what: str) -> Callable[[], None]:
+def _picker(lesson: Lesson, what: str, marked: Callable[[], None]) -> Callable[[], None]:
     """Callback of a chart: the clicked bar's request becomes the selected one; a second click lets it go."""
 
     def picked() -> None:
@@ -170,37 +199,50 @@ def _picker(lesson: Lesson, what: str) -> Callable[[], None]:
         clicked = next((int(p["customdata"][0]) for p in points if p.get("customdata") is not None), -1)
         if clicked >= 0:
             session.change(lesson.key, selected=None if session.current(lesson.key).selected == clicked else clicked)
+            marked()
 
     return picked
 
 
-def request_picker(lesson: Lesson, selected: int | None, count: int) -> None:
-    """The keyboard's way to select one of `count` requests."""
+def request_picker(lesson: Lesson, selected: int | None, count: int, marked: Callable[[], None]) -> None:
+    """The keyboard's way to select one of `count` requests; `marked` then redraws what marks it."""
     widget = lesson.id("request")
     st.session_state[widget] = selected
 
     def picked() -> None:
         session.change(lesson.key, selected=st.session_state[widget])
+        marked()
 
     st.selectbox("Request", range(count), index=None, key=widget, on_change=picked, format_func=lambda r: f"Request {r + 1}",
                  placeholder="None: click one in a figure, or choose", label_visibility="collapsed")
 
 
 @st.fragment
-def instant(lesson: Lesson, policies: Mapping[str, Mapping[str, Any]]) -> None:
-    """The time cursor and who is where at that instant, and the address kept in step. Moving it does not go to the server."""
+def instant(lesson: Lesson, policies: Mapping[str, Mapping[str, Any]], redraw: Callable[[], None]) -> None:
+    """The time cursor and who is where at that instant, and the address kept in step. Moving it does not go to the server.
+
+    redraw  redraws the timelines with the cursor in its new place, where that could not be done in the browser
+    """
     widget = lesson.id("scrubber")
 
     def moved() -> None:
         at = st.session_state[widget]["cursor"]
         session.change(lesson.key, cursor=float(at["t"]))
-        if not at["drawn"]:  # Plotly was not within the component's reach: the server draws the cursor
-            st.session_state[lesson.id("redraw")] = True
+        if not at["drawn"]:
+            redraw()
 
     components.scrubber(policies, session.current(lesson.key).cursor, widget, moved)
-    components.keep_address(link.text(lesson.knobs, session.current(lesson.key)), lesson.id("address"))
-    if st.session_state.pop(lesson.id("redraw"), False):
-        st.rerun()
+    keep_address(lesson)
+
+
+def keep_parts(lesson: Lesson, there: bool) -> None:
+    """Remember whether this rerun laid out the parts of the page."""
+    st.session_state[lesson.id("parts")] = there
+
+
+def parts_there(lesson: Lesson) -> bool:
+    """Whether the parts of the page are there to be redrawn one by one."""
+    return bool(st.session_state.get(lesson.id("parts"), False))
 
 
 def keep_address(lesson: Lesson) -> None:
@@ -211,11 +253,11 @@ def keep_address(lesson: Lesson) -> None:
 # --- controls ---------------------------------------------------------------------------------------------------------
 
 
-def main_knobs(lesson: Lesson, state: link.State) -> None:
-    """The lesson's main knob or knobs."""
+def main_knobs(lesson: Lesson, state: link.State, moved: Callable[[], None]) -> None:
+    """The lesson's main knob or knobs; `moved` is called when one has moved."""
     for knob in lesson.knobs:
         if knob.main and knob.key not in state.hidden:
-            draw(knob, session.name(lesson.key, knob.key))
+            draw(knob, session.name(lesson.key, knob.key), moved)
 
 
 def presets(lesson: Lesson, state: link.State) -> Preset | None:
@@ -231,12 +273,13 @@ def presets(lesson: Lesson, state: link.State) -> Preset | None:
         preset = next((p for p in lesson.presets if p.key == st.session_state[widget]), None)
         if preset:
             session.put(lesson.key, defaults(lesson.knobs) | dict(preset.values))
+        st.rerun()  # the knobs too
 
     st.pills("Presets", list(names), format_func=lambda key: names[key], key=widget, on_change=chosen, wrap=True)
     return at
 
 
-def controls(lesson: Lesson, state: link.State, groups: Sequence[str], headings: bool = True) -> None:
+def controls(lesson: Lesson, state: link.State, groups: Sequence[str], moved: Callable[[], None], headings: bool = True) -> None:
     """The knobs of these groups, each group under its name; a seed also gets a button that draws another one."""
     for group in groups:
         knobs = [k for k in lesson.knobs if k.group == group and not k.main and k.key not in state.hidden]
@@ -245,7 +288,7 @@ def controls(lesson: Lesson, state: link.State, groups: Sequence[str], headings:
         if headings:
             st.subheader(group, anchor=False)
         for knob in knobs:
-            draw(knob, session.name(lesson.key, knob.key))
+            draw(knob, session.name(lesson.key, knob.key), moved)
             if knob.key == "seed":
                 st.button("Re-roll the seed", key=lesson.id("reroll"), on_click=_reroll, args=(lesson, knob), width="stretch")
 

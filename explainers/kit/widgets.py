@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
@@ -11,10 +12,12 @@ from explainers.kit.knobs import Knob
 MOST_STEPS = 300  # a slider with more steps than its pixels cannot be set exactly: a number field can
 
 
-def draw(knob: Knob, key: str) -> None:
+def draw(knob: Knob, key: str, moved: Callable[[], None]) -> None:
     """The widget of `knob`; its value lives in session state under `key`, which must already be set."""
     unit = f" ({knob.unit})" if knob.unit and knob.unit not in knob.label.lower() else ""
-    common: dict[str, Any] = {"label": knob.label + unit, "key": key, "help": knob.help or None, "persist_state": "session"}
+    common: dict[str, Any] = {
+        "label": knob.label + unit, "key": key, "help": knob.help or None, "on_change": moved, "persist_state": "session",
+    }  # fmt: skip
     if knob.options is not None:
         if knob.numeric:
             st.select_slider(options=knob.options, format_func=lambda v: knob.show(v).removesuffix(f" {knob.unit}"), **common)

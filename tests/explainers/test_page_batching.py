@@ -22,6 +22,13 @@ def opened(**query: str) -> AppTest:
     return page.run()
 
 
+def moved(page: AppTest, knob: str, value: object) -> AppTest:
+    """The page after a knob has moved: the stage comes alone, the rest when the browser asks; here a rerun asks for it."""
+    page.slider(key=f"batching:{knob}").set_value(value).run()
+    assert not page.exception
+    return page.run()
+
+
 def words(page: AppTest) -> str:
     return "\n".join(str(part.value) for part in [*page.markdown, *page.caption, *page.error, *page.warning, *page.info])
 
@@ -128,8 +135,16 @@ def test_a_preset_sets_every_knob_and_says_what_to_watch() -> None:
 def test_a_knob_moved_off_a_preset_lets_it_go() -> None:
     page = opened()
     assert page.pills(key="batching:_preset").value == "mixed"
-    page.slider(key="batching:slots").set_value(5).run()
+    moved(page, "slots", 5)
     assert page.pills(key="batching:_preset").value is None
+
+
+def test_a_knob_redraws_the_stage_first_and_alone() -> None:
+    page = opened(v="1", guess="skip")
+    page.slider(key="batching:spread").set_value(1.0).run()
+    assert not page.exception
+    assert len(page.get("plotly_chart")) == 1 and not page.radio
+    assert len(page.run().get("plotly_chart")) == 5
 
 
 def test_equal_lengths_at_once_gain_nothing_and_the_page_says_so() -> None:

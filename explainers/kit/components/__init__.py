@@ -1,4 +1,4 @@
-"""The three small things that must happen in the browser: keep the address, move the time cursor, copy and save."""
+"""What must happen in the browser: keep the address, move the time cursor, copy and save, ask for the rest of the page."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def _read(file: str) -> str:
 
 
 _link = st.components.v2.component("stepwise_link", js=_read("link.js"))
+_next = st.components.v2.component("stepwise_next", js=_read("next.js"))
 _scrubber = st.components.v2.component(
     "stepwise_scrubber", html=_read("scrubber.html"), css=_read("scrubber.css"), js=_read("scrubber.js")
 )
@@ -26,6 +27,11 @@ _take = st.components.v2.component("stepwise_take", html=_read("take.html"), css
 def keep_address(query: str, key: str) -> None:
     """Make the address say `query`, without an entry in the history."""
     _link(key=key, data={"query": query})
+
+
+def ask_next(turn: int | None, key: str, asked: Callable[[], None]) -> None:
+    """Call `asked` once the browser has drawn what came with this `turn`; None: do not."""
+    _next(key=key, data={"turn": turn}, on_next_change=asked)
 
 
 def scrubber(policies: Mapping[str, Mapping[str, Any]], t: float | None, key: str, moved: Callable[[], None]) -> None:
