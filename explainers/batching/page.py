@@ -19,8 +19,6 @@ LESSON = kit.Lesson("batching", story.TITLE, story.QUESTION, scenario.KNOBS, sce
 UPLOAD = Upload(LESSON.key, azure.read, when_read={"source": scenario.OWN}, when_gone={"source": scenario.GENERATED})
 GROUPS = ("Requests", "Arrivals", "Server", "Own file")
 
-OVER = LESSON.id("over")
-
 Key = tuple[tuple[str, Value], ...]
 
 
@@ -79,7 +77,7 @@ def page() -> None:
         kit.reset(LESSON, UPLOAD.forget)
 
 
-# --- the parts, each redrawn when a knob moves, the stage first, then REST in its order ---------------------------------------
+# --- the parts, each redrawn when a knob moves, the stage, then span, then REST ---------------------------------------
 
 
 @st.fragment(key="batching:stage")
@@ -87,11 +85,11 @@ def stage() -> None:
     """The main knob, the sentence of difference and both timelines: what a press of that knob redraws first."""
     state, result = _now()
     answer = kit.answered(state)
-    kit.main_knobs(LESSON, state, lambda: kit.owe_rest(LESSON))
+    kit.main_knobs(LESSON, state, lambda: kit.stage_owed(LESSON))
     kit.sentence(LESSON, story.headline(result, answer))
     picture = figures.stage(result, dark=kit.dark(), selected=_selected(state, result), cursor_ms=state.cursor, answer=answer)
     kit.chart(LESSON, "stage", picture, _marked)
-    kit.rest_follows(LESSON, lambda: _range(state) if answer else None, _rest)
+    kit.stage_ends(LESSON)
 
 
 @st.fragment(key="batching:span")
@@ -99,14 +97,19 @@ def span() -> None:
     """The sweep strip and the band over seeds."""
     state, result = _now()
     st.header("Over the whole range", anchor=False)
-    if kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
-        return
-    st.segmented_control("Over", ["slots", "rate"], format_func={"slots": "Slots", "rate": "Arrival rate"}.get,
-                         default="slots", required=True, key=OVER, label_visibility="collapsed")
-    curve, spread = _range(state)
+    if not kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
+        _sweep_and_band(state, result)
+    kit.follows_stage(LESSON, _rest)
+
+
+def _sweep_and_band(state: State, result: Result) -> None:
+    over = st.segmented_control("Over", ["slots", "rate"], format_func={"slots": "Slots", "rate": "Arrival rate"}.get,
+                                default="slots", required=True, key=LESSON.id("over"), label_visibility="collapsed")
+    key, own = _key(state), _own(state)
+    curve = _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()) if own else _sweep(key, over)
     kit.chart(LESSON, "sweep", figures.sweep(curve, dark=kit.dark()))
-    if spread:
-        kit.chart(LESSON, "band", figures.band(spread, result, dark=kit.dark()))
+    if not own:  # a file has no seed
+        kit.chart(LESSON, "band", figures.band(_band(key), result, dark=kit.dark()))
 
 
 @st.fragment(key="batching:prediction")
@@ -176,7 +179,7 @@ def outside() -> None:
     }), "stage")
 
 
-REST = tuple(f"batching:{part}" for part in ("span", "prediction", "presets", "details", "requests", "questions", "outside"))
+REST = tuple(f"batching:{part}" for part in ("prediction", "presets", "details", "requests", "questions", "outside"))
 MARKED = tuple(f"batching:{part}" for part in ("stage", "details", "requests"))
 
 
@@ -194,7 +197,7 @@ def _rest() -> None:
 
 
 def _redraw() -> None:
-    st.rerun(("batching:stage", *REST))
+    st.rerun(("batching:stage", "batching:span", *REST))
 
 
 def _marked() -> None:
@@ -219,14 +222,6 @@ def _served(state: State) -> Result | str:
         return _own_result(_key(state), UPLOAD.number(), UPLOAD.trace()) if _own(state) else _result(_key(state))
     except ValueError as error:
         return str(error)
-
-
-def _range(state: State) -> tuple[Sweep, Band | None]:
-    """The sweep over the chosen knob, and the band over seeds (an own file has no seed)."""
-    key, over = _key(state), st.session_state.get(OVER) or "slots"
-    if _own(state):
-        return _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()), None
-    return _sweep(key, over), _band(key)
 
 
 def _now() -> tuple[State, Result]:

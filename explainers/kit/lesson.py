@@ -157,30 +157,43 @@ def chart(lesson: Lesson, what: str, pic: Pic, marked: Callable[[], None] | None
         table(lesson, what, pic.table)
 
 
-def owe_rest(lesson: Lesson) -> None:
-    """Callback of a knob that stands in the stage's part: that part alone is redrawn; `rest_follows` sees to the rest."""
-    st.session_state[lesson.id("owed")] = True
+# A press of a knob redraws the stage alone. When the browser has drawn it, it asks for the part that follows (the sweep),
+# and then for the rest. Were all of it sent at once, the browser would draw it in one go, and the stage would wait for
+# every picture below it; so would the next press.
+
+
+def stage_owed(lesson: Lesson) -> None:
+    """Callback of a knob that stands in the stage's part: that part alone is redrawn now."""
+    st.session_state[lesson.id("owes_stage")] = True
 
 
 def stage_alone(lesson: Lesson, part: str) -> None:
-    """The same in the callback of a knob that stands elsewhere. A second run of the script, which costs the browser time."""
-    owe_rest(lesson)
+    """The same for a knob that stands elsewhere. It takes a second run of the script, which costs the browser time."""
+    stage_owed(lesson)
     st.rerun(part)
 
 
-def rest_follows(lesson: Lesson, prepare: Callable[[], None], rest: Callable[[], None]) -> None:
-    """At the end of the stage: the rest of the page is asked for by the browser, when it has drawn the stage.
+def stage_ends(lesson: Lesson) -> None:
+    """At the end of the stage's part."""
+    components.drawn(_turn(lesson, "owes_stage"), lesson.id("drawn"))
 
-    Were all of it sent at once, the browser would draw it in one go, and the stage would wait for every picture below it.
 
-    prepare  computes what the rest will need, while the browser draws
-    rest     callback that redraws the rest
-    """
-    owed = st.session_state.pop(lesson.id("owed"), False)
-    turn = st.session_state[lesson.id("turn")] = st.session_state.get(lesson.id("turn"), 0) + owed
-    components.ask_next(turn if owed else None, lesson.id("next"), rest)
-    if owed:
-        prepare()
+def follows_stage(lesson: Lesson, rest: Callable[[], None]) -> None:
+    """At the end of the part that follows the stage; `rest` is the callback that redraws the others."""
+
+    def due() -> None:
+        st.session_state[lesson.id("owes_rest")] = True
+
+    components.follow(_turn(lesson, "owes_rest"), lesson.id("follow"), due, rest)
+
+
+def _turn(lesson: Lesson, owed: str) -> int | None:
+    """A new number where this rerun owes something to another part, else None."""
+    if not st.session_state.pop(lesson.id(owed), False):
+        return None
+    turn: int = st.session_state.get(lesson.id("turn"), 0) + 1
+    st.session_state[lesson.id("turn")] = turn
+    return turn
 
 
 @st.fragment
