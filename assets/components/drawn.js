@@ -3,5 +3,6 @@
 export default function ({ data, parentElement }) {
   if (data.turn === null || parentElement.turn === data.turn) return;
   parentElement.turn = data.turn;
+  window.stepwiseDrawn = data.turn; // for a listener that comes later
   window.dispatchEvent(new Event("stepwise:drawn"));
 }

@@ -2,8 +2,13 @@
 // data: { turn } – as in drawn.js. Triggers: `due`, which reruns this part, and `rest`.
 export default function ({ data, parentElement, setTriggerValue }) {
   window.removeEventListener("stepwise:drawn", parentElement.asks);
-  parentElement.asks = () => setTriggerValue("due", true);
+  parentElement.asks = () => {
+    if (parentElement.asked === window.stepwiseDrawn) return;
+    parentElement.asked = window.stepwiseDrawn;
+    setTriggerValue("due", true);
+  };
   window.addEventListener("stepwise:drawn", parentElement.asks);
+  parentElement.asks();
   if (data.turn !== null && parentElement.turn !== data.turn) {
     parentElement.turn = data.turn;
     window.requestAnimationFrame(() => window.setTimeout(() => setTriggerValue("rest", true), 0)); // when this is on the screen

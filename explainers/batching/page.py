@@ -19,6 +19,8 @@ LESSON = kit.Lesson("batching", story.TITLE, story.QUESTION, scenario.KNOBS, sce
 UPLOAD = Upload(LESSON.key, azure.read, when_read={"source": scenario.OWN}, when_gone={"source": scenario.GENERATED})
 GROUPS = ("Requests", "Arrivals", "Server", "Own file")
 
+OVER = LESSON.id("over")
+
 Key = tuple[tuple[str, Value], ...]
 
 
@@ -75,6 +77,7 @@ def page() -> None:
         kit.against_the_record(LESSON, story.CLAIMS)
         outside()
         kit.reset(LESSON, UPLOAD.forget)
+    kit.first_view_ends(LESSON)
 
 
 # --- the parts, each redrawn when a knob moves, the stage, then span, then REST ---------------------------------------
@@ -85,31 +88,39 @@ def stage() -> None:
     """The main knob, the sentence of difference and both timelines: what a press of that knob redraws first."""
     state, result = _now()
     answer = kit.answered(state)
-    kit.main_knobs(LESSON, state, lambda: kit.stage_owed(LESSON))
-    kit.sentence(LESSON, story.headline(result, answer))
+    headline = story.headline(result, answer)
     picture = figures.stage(result, dark=kit.dark(), selected=_selected(state, result), cursor_ms=state.cursor, answer=answer)
+    kit.main_knobs(LESSON, state, lambda: kit.stage_owed(LESSON))
+    kit.sentence(LESSON, headline)
     kit.chart(LESSON, "stage", picture, _marked)
     kit.stage_ends(LESSON)
+    if answer:
+        _range(state)  # is there when the browser asks for it
 
 
 @st.fragment(key="batching:span")
 def span() -> None:
     """The sweep strip and the band over seeds."""
-    state, result = _now()
-    st.header("Over the whole range", anchor=False)
-    if not kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
-        _sweep_and_band(state, result)
+    if not kit.first_view(LESSON):
+        state, result = _now()
+        if kit.answered(state):
+            _sweep_and_band(state, result)
+        else:
+            st.header("Over the whole range", anchor=False)
+            kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,")
     kit.follows_stage(LESSON, _rest)
 
 
 def _sweep_and_band(state: State, result: Result) -> None:
-    over = st.segmented_control("Over", ["slots", "rate"], format_func={"slots": "Slots", "rate": "Arrival rate"}.get,
-                                default="slots", required=True, key=LESSON.id("over"), label_visibility="collapsed")
-    key, own = _key(state), _own(state)
-    curve = _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()) if own else _sweep(key, over)
-    kit.chart(LESSON, "sweep", figures.sweep(curve, dark=kit.dark()))
-    if not own:  # a file has no seed
-        kit.chart(LESSON, "band", figures.band(_band(key), result, dark=kit.dark()))
+    curve, spread = _range(state)  # before anything is drawn, so that both pictures come in one go
+    strip = figures.sweep(curve, dark=kit.dark())
+    band = figures.band(spread, result, dark=kit.dark()) if spread else None
+    st.header("Over the whole range", anchor=False)
+    st.segmented_control("Over", ["slots", "rate"], format_func={"slots": "Slots", "rate": "Arrival rate"}.get,
+                         default="slots", required=True, key=OVER, label_visibility="collapsed")
+    kit.chart(LESSON, "sweep", strip)
+    if band:
+        kit.chart(LESSON, "band", band)
 
 
 @st.fragment(key="batching:prediction")
@@ -130,6 +141,8 @@ def presets() -> None:
 @st.fragment(key="batching:details")
 def details() -> None:
     """The instant under the time cursor, one request's life, and the ledger."""
+    if kit.first_view(LESSON):
+        return
     state, result = _now()
     selected = _selected(state, result)
     kit.instant(LESSON, story.cursor_data(result), _marked)
@@ -145,6 +158,8 @@ def details() -> None:
 @st.fragment(key="batching:requests")
 def requests() -> None:
     """The measures of both policies, and who gains and who loses."""
+    if kit.first_view(LESSON):
+        return
     state, result = _now()
     st.header("Who gains, who loses", anchor=False)
     measures, gains = st.columns([0.36, 0.64], gap="medium")
@@ -157,6 +172,8 @@ def requests() -> None:
 @st.fragment(key="batching:questions")
 def questions() -> None:
     """Check yourself."""
+    if kit.first_view(LESSON):
+        return
     state, result = _now()
     if "quiz" not in state.hidden:
         st.header("Check yourself", anchor=False)
@@ -167,6 +184,8 @@ def questions() -> None:
 @st.fragment(key="batching:outside")
 def outside() -> None:
     """What the model holds and leaves out, and what can be taken along."""
+    if kit.first_view(LESSON):
+        return
     state, result = _now()
     st.header("What this models, and what it leaves out", anchor=False)
     kit.what_it_models(LESSON, story.models(result), story.leaves_out())
@@ -222,6 +241,14 @@ def _served(state: State) -> Result | str:
         return _own_result(_key(state), UPLOAD.number(), UPLOAD.trace()) if _own(state) else _result(_key(state))
     except ValueError as error:
         return str(error)
+
+
+def _range(state: State) -> tuple[Sweep, Band | None]:
+    """The sweep over the chosen knob, and the band over seeds; a file has no seed."""
+    key, over = _key(state), st.session_state.get(OVER) or "slots"
+    if _own(state):
+        return _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()), None
+    return _sweep(key, over), _band(key)
 
 
 def _now() -> tuple[State, Result]:

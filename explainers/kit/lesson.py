@@ -64,6 +64,9 @@ def state(lesson: Lesson) -> link.State:
 
 def open_page(lesson: Lesson) -> link.State:
     """Title, question, and what did not fit in the link; the state that everything else is drawn from."""
+    opened = lesson.id("opened")
+    st.session_state[lesson.id("first")] = st.session_state[lesson.id("owes_stage")] = opened not in st.session_state
+    st.session_state[opened] = True
     state = session.restore(lesson.key, lesson.knobs)
     with st.container(key=lesson.box("title"), gap=None):
         st.title(lesson.title, anchor=False)
@@ -159,7 +162,18 @@ def chart(lesson: Lesson, what: str, pic: Pic, marked: Callable[[], None] | None
 
 # A press of a knob redraws the stage alone. When the browser has drawn it, it asks for the part that follows (the sweep),
 # and then for the rest. Were all of it sent at once, the browser would draw it in one go, and the stage would wait for
-# every picture below it; so would the next press.
+# every picture below it; so would the next press. The first view comes in the same order: what stands below the first
+# screen is left out of it (`first_view`), and asked for when the stage is there.
+
+
+def first_view(lesson: Lesson) -> bool:
+    """Whether this is the first run of the page in this session: only the first screen is drawn, the rest follows."""
+    return bool(st.session_state[lesson.id("first")])
+
+
+def first_view_ends(lesson: Lesson) -> None:
+    """At the end of the page: what is redrawn from now on is drawn whole."""
+    st.session_state[lesson.id("first")] = False
 
 
 def stage_owed(lesson: Lesson) -> None:

@@ -16,10 +16,15 @@ from tests.conftest import ROOT
 STEPS = 60  # seconds that a run of the page may take on a loaded machine
 
 
-def opened(**query: str) -> AppTest:
+def first_screen(**query: str) -> AppTest:
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=STEPS)
     page.query_params.update(query)
     return page.run()
+
+
+def opened(**query: str) -> AppTest:
+    """The whole page. In a browser the rest is asked for when the first screen is drawn; here a rerun asks for it."""
+    return first_screen(**query).run()
 
 
 def moved(page: AppTest, knob: str, value: object) -> AppTest:
@@ -47,6 +52,13 @@ def test_the_first_view_asks_before_it_answers() -> None:
     page.button(key="batching:_skip").click().run()
     (answer,) = re.findall(r"It is \*\*(\d+ %)\*\*", words(page))
     assert answer not in before and "Idle slot-time" in str([table.value for table in page.table])
+
+
+def test_the_first_screen_comes_first_and_alone() -> None:
+    page = first_screen(v="1", guess="skip")
+    assert not page.exception
+    assert len(page.get("plotly_chart")) == 1 and page.slider(key="batching:slots") and page.pills(key="batching:_preset")
+    assert len(page.run().get("plotly_chart")) == 5
 
 
 def test_the_parts_of_a_lesson_stand_in_their_order() -> None:
