@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from explainers.batching import figures, scenario, story
 from explainers.batching.scenario import Band, Result, Sweep
@@ -59,9 +60,9 @@ def page() -> None:
     kit.keep_parts(LESSON, True)
     asked = st.container()
     left, right = st.columns([0.71, 0.29], gap="medium")
-    lower = st.container()
+    gains, strip, lower = st.container(), st.container(), st.container()
     with left:
-        stage()
+        stage(strip)
     with asked:
         prediction()
     with right:
@@ -69,58 +70,50 @@ def page() -> None:
         _controls(state)
     with left:
         details()
-    with lower:
+    with gains:
         requests()
-        span()
+    with lower:
         questions()
         st.header("Against the record", anchor=False)
         kit.against_the_record(LESSON, story.CLAIMS)
         outside()
         kit.reset(LESSON, UPLOAD.forget)
-    kit.first_view_ends(LESSON)
 
 
-# --- the parts, each redrawn when a knob moves, the stage, then span, then REST ---------------------------------------
+# --- the parts, each redrawn when a knob moves: the stage, then REST ----------------------------------------------------
 
 
 @st.fragment(key="batching:stage")
-def stage() -> None:
-    """The main knob, the sentence of difference and both timelines: what a press of that knob redraws first."""
+def stage(strip: DeltaGenerator) -> None:
+    """The main knob, the sentence of difference and both timelines, and in the container `strip` what they are over its range."""
     state, result = _now()
     answer = kit.answered(state)
     headline = story.headline(result, answer)
     picture = figures.stage(result, dark=kit.dark(), selected=_selected(state, result), cursor_ms=state.cursor, answer=answer)
-    kit.main_knobs(LESSON, state, lambda: kit.stage_owed(LESSON))
+    kit.main_knobs(LESSON, state, lambda: kit.owe_rest(LESSON))
     kit.sentence(LESSON, headline)
     kit.chart(LESSON, "stage", picture, _marked)
-    kit.stage_ends(LESSON)
-    if answer:
-        _range(state)  # is there when the browser asks for it
+    with strip:
+        st.header("Over the whole range", anchor=False)
+        if not kit.first_view(LESSON):
+            _range(state, result)
+    kit.rest_follows(LESSON, _rest)
 
 
-@st.fragment(key="batching:span")
-def span() -> None:
+def _range(state: State, result: Result) -> None:
     """The sweep strip and the band over seeds."""
-    if not kit.first_view(LESSON):
-        state, result = _now()
-        if kit.answered(state):
-            _sweep_and_band(state, result)
-        else:
-            st.header("Over the whole range", anchor=False)
-            kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,")
-    kit.follows_stage(LESSON, _rest)
-
-
-def _sweep_and_band(state: State, result: Result) -> None:
-    curve, spread = _range(state)  # before anything is drawn, so that both pictures come in one go
-    strip = figures.sweep(curve, dark=kit.dark())
-    band = figures.band(spread, result, dark=kit.dark()) if spread else None
-    st.header("Over the whole range", anchor=False)
+    if kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
+        return
+    key, own, over = _key(state), _own(state), st.session_state.get(OVER) or "slots"
+    curve = _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()) if own else _sweep(key, over)
+    pictures = {"sweep": figures.sweep(curve, dark=kit.dark())}
+    if not own:  # a file has no seed
+        pictures["band"] = figures.band(_band(key), result, dark=kit.dark())
+    kit.let_draw()
     st.segmented_control("Over", ["slots", "rate"], format_func={"slots": "Slots", "rate": "Arrival rate"}.get,
                          default="slots", required=True, key=OVER, label_visibility="collapsed")
-    kit.chart(LESSON, "sweep", strip)
-    if band:
-        kit.chart(LESSON, "band", band)
+    for name, picture in pictures.items():  # made before any is sent, so that they come in one go
+        kit.chart(LESSON, name, picture)
 
 
 @st.fragment(key="batching:prediction")
@@ -212,11 +205,15 @@ def _moved() -> None:
 
 
 def _rest() -> None:
+    """The browser has drawn the stage: redraw the rest; after the first view, also what follows the stage."""
+    if kit.first_view(LESSON):
+        kit.first_view_ends(LESSON)
+        _redraw()
     st.rerun(REST)
 
 
 def _redraw() -> None:
-    st.rerun(("batching:stage", "batching:span", *REST))
+    st.rerun(("batching:stage", *REST))
 
 
 def _marked() -> None:
@@ -241,14 +238,6 @@ def _served(state: State) -> Result | str:
         return _own_result(_key(state), UPLOAD.number(), UPLOAD.trace()) if _own(state) else _result(_key(state))
     except ValueError as error:
         return str(error)
-
-
-def _range(state: State) -> tuple[Sweep, Band | None]:
-    """The sweep over the chosen knob, and the band over seeds; a file has no seed."""
-    key, over = _key(state), st.session_state.get(OVER) or "slots"
-    if _own(state):
-        return _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()), None
-    return _sweep(key, over), _band(key)
 
 
 def _now() -> tuple[State, Result]:

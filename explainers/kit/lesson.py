@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ def state(lesson: Lesson) -> link.State:
 def open_page(lesson: Lesson) -> link.State:
     """Title, question, and what did not fit in the link; the state that everything else is drawn from."""
     opened = lesson.id("opened")
-    st.session_state[lesson.id("first")] = st.session_state[lesson.id("owes_stage")] = opened not in st.session_state
+    st.session_state[lesson.id("first")] = st.session_state[lesson.id("owes")] = opened not in st.session_state
     st.session_state[opened] = True
     state = session.restore(lesson.key, lesson.knobs)
     with st.container(key=lesson.box("title"), gap=None):
@@ -160,54 +161,47 @@ def chart(lesson: Lesson, what: str, pic: Pic, marked: Callable[[], None] | None
         table(lesson, what, pic.table)
 
 
-# A press of a knob redraws the stage alone. When the browser has drawn it, it asks for the part that follows (the sweep),
-# and then for the rest. Were all of it sent at once, the browser would draw it in one go, and the stage would wait for
-# every picture below it; so would the next press. The first view comes in the same order: what stands below the first
-# screen is left out of it (`first_view`), and asked for when the stage is there.
+# A press of a knob redraws the stage, a moment later what follows from it (the sweep), and nothing else; the browser asks
+# for the rest when it has drawn that. Were all of it sent at once, the browser would draw it in one go, and the stage would
+# wait for every picture below it; so would the next press. The first view comes in the same order: what stands below the
+# first screen is left out of it (`first_view`), and asked for when the stage is there.
 
 
 def first_view(lesson: Lesson) -> bool:
-    """Whether this is the first run of the page in this session: only the first screen is drawn, the rest follows."""
+    """Whether the browser has only the first screen of this session yet, and has not asked for the rest."""
     return bool(st.session_state[lesson.id("first")])
 
 
 def first_view_ends(lesson: Lesson) -> None:
-    """At the end of the page: what is redrawn from now on is drawn whole."""
+    """When the browser has asked: what is redrawn from now on is drawn whole."""
     st.session_state[lesson.id("first")] = False
 
 
-def stage_owed(lesson: Lesson) -> None:
+def owe_rest(lesson: Lesson) -> None:
     """Callback of a knob that stands in the stage's part: that part alone is redrawn now."""
-    st.session_state[lesson.id("owes_stage")] = True
+    st.session_state[lesson.id("owes")] = True
 
 
 def stage_alone(lesson: Lesson, part: str) -> None:
     """The same for a knob that stands elsewhere. It takes a second run of the script, which costs the browser time."""
-    stage_owed(lesson)
+    owe_rest(lesson)
     st.rerun(part)
 
 
-def stage_ends(lesson: Lesson) -> None:
-    """At the end of the stage's part."""
-    components.drawn(_turn(lesson, "owes_stage"), lesson.id("drawn"))
+def let_draw() -> None:
+    """Between the stage and what follows it: the browser draws in one go what comes within 10 ms.
+
+    80 ms are no loss: it takes longer to draw the stage, and what is sent meanwhile is there when it has done so.
+    """
+    time.sleep(0.08)
 
 
-def follows_stage(lesson: Lesson, rest: Callable[[], None]) -> None:
-    """At the end of the part that follows the stage; `rest` is the callback that redraws the others."""
-
-    def due() -> None:
-        st.session_state[lesson.id("owes_rest")] = True
-
-    components.follow(_turn(lesson, "owes_rest"), lesson.id("follow"), due, rest)
-
-
-def _turn(lesson: Lesson, owed: str) -> int | None:
-    """A new number where this rerun owes something to another part, else None."""
-    if not st.session_state.pop(lesson.id(owed), False):
-        return None
-    turn: int = st.session_state.get(lesson.id("turn"), 0) + 1
-    st.session_state[lesson.id("turn")] = turn
-    return turn
+def rest_follows(lesson: Lesson, rest: Callable[[], None]) -> None:
+    """At the end of the stage's part; `rest` is the callback that redraws the others."""
+    turn: int | None = None
+    if st.session_state.pop(lesson.id("owes"), False):
+        turn = st.session_state[lesson.id("turn")] = st.session_state.get(lesson.id("turn"), 0) + 1
+    components.ask_next(turn, lesson.id("next"), rest)
 
 
 @st.fragment

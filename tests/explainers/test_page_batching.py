@@ -151,11 +151,11 @@ def test_a_knob_moved_off_a_preset_lets_it_go() -> None:
     assert page.pills(key="batching:_preset").value is None
 
 
-def test_a_knob_redraws_the_stage_first_and_alone() -> None:
+def test_a_knob_redraws_the_stage_and_the_sweep_and_nothing_else() -> None:
     page = opened(v="1", guess="skip")
     page.slider(key="batching:spread").set_value(1.0).run()
     assert not page.exception
-    assert len(page.get("plotly_chart")) == 1 and not page.radio
+    assert len(page.get("plotly_chart")) == 3 and not page.radio and not page.selectbox
     assert len(page.run().get("plotly_chart")) == 5
 
 

@@ -17,8 +17,7 @@ def _read(file: str) -> str:
 
 
 _link = st.components.v2.component("stepwise_link", js=_read("link.js"))
-_drawn = st.components.v2.component("stepwise_drawn", js=_read("drawn.js"))
-_follow = st.components.v2.component("stepwise_follow", js=_read("follow.js"))
+_next = st.components.v2.component("stepwise_next", js=_read("next.js"))
 _scrubber = st.components.v2.component(
     "stepwise_scrubber", html=_read("scrubber.html"), css=_read("scrubber.css"), js=_read("scrubber.js")
 )
@@ -30,14 +29,9 @@ def keep_address(query: str, key: str) -> None:
     _link(key=key, data={"query": query})
 
 
-def drawn(turn: int | None, key: str) -> None:
-    """Tell `follow` that what came with this `turn` is there; None: do not."""
-    _drawn(key=key, data={"turn": turn})
-
-
-def follow(turn: int | None, key: str, due: Callable[[], None], rest: Callable[[], None]) -> None:
-    """Rerun the fragment in which this stands, after the callback `due`, when `drawn` tells; with a `turn`, then call `rest`."""
-    _follow(key=key, data={"turn": turn}, on_due_change=due, on_rest_change=rest)
+def ask_next(turn: int | None, key: str, rest: Callable[[], None]) -> None:
+    """Call `rest` once the browser has drawn what came with this `turn`; None: do not."""
+    _next(key=key, data={"turn": turn}, on_rest_change=rest)
 
 
 def scrubber(policies: Mapping[str, Mapping[str, Any]], t: float | None, key: str, moved: Callable[[], None]) -> None:
