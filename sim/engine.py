@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import chain
 
 import numpy as np
 
@@ -56,7 +55,7 @@ class Engine:
         self._first: list[float] = []
         self._finished: list[float] = []
         self._released: list[float] = []
-        self._rows: list[tuple[float, ...]] = []
+        self._rows: list[float] = []  # the step rows, one after another
         self._closed = False
         self._clock = 0.0
         self._next = 0  # the first request not yet admitted
@@ -107,7 +106,7 @@ class Engine:
         base, far = _table(service), service.base_us
         arrival, prompt, length, ending = self._arrival, self._prompt, self._length, self._ending
         admitted, first, finished, ends = self._admitted, self._first, self._finished, self._ends
-        record = self._rows.append
+        rows = self._rows
         t, head, done, n, context, k = self._clock, self._next, self._done, self._decoding, self._context, self._steps
         total = len(arrival)
         # When the head of the queue may enter; a static batch shuts the door behind it.
@@ -183,7 +182,7 @@ class Engine:
                 break
 
             # 3. Take them.
-            record((t, m, first_us, decoding, prefilling, granted))
+            rows += (t, m, first_us, decoding, prefilling, granted)
             if decoding:
                 k += m
                 context += n * m
@@ -217,10 +216,10 @@ class Engine:
     def run(self, trace: Trace) -> Run:
         """What happened so far, as columns; `trace` is what was submitted."""
         finished = np.array(self._finished)
-        rows = np.fromiter(chain.from_iterable(self._rows), np.float64).reshape(-1, 6).T
+        rows = np.fromiter(self._rows, np.float64, len(self._rows)).reshape(-1, 6).T
         start, first_us = rows[0].copy(), rows[2].copy()
         count, decode, prefilling, prefill = rows[[1, 3, 4, 5]].astype(np.int64)
-        growth = self.service.attention_us * (prefill * prefill) + self.service.context_us * decode
+        growth = (self.service.attention_us * (prefill * prefill) + self.service.context_us * decode).astype(np.float64)
         growth[count == 1] = 0.0
         return Run(
             trace,

@@ -18,7 +18,8 @@ class Policy:
     batching      "continuous": requests join and leave between any two steps;
                   "static": a batch runs until its last member ends, and only then the next one starts
     slots         most requests that may hold a place at once (vLLM: max_num_seqs; static: the batch size)
-    budget        most tokens in one step (vLLM: max_num_batched_tokens); None: no limit. Continuous only
+    budget        most tokens in one step (vLLM: max_num_batched_tokens); None: no limit. Continuous only; with prompts
+                  alone it bounds the steps that hold prompts
     prompts       how a prompt enters (continuous only; a static batch always takes its prompts whole, in one step):
                   "chunked": split so that the step stays within the budget, beside the decodes;
                   "whole":   unsplit, beside the decodes; one that does not fit the rest of the budget waits;
