@@ -20,7 +20,7 @@ LESSON = kit.Lesson("batching", story.TITLE, story.QUESTION, scenario.KNOBS, sce
 UPLOAD = Upload(LESSON.key, azure.read, when_read={"source": scenario.OWN}, when_gone={"source": scenario.GENERATED})
 GROUPS = ("Requests", "Arrivals", "Server", "Own file")
 
-OVER = LESSON.id("over")
+OVER, RANGES = LESSON.id("over"), {"slots": "Slots", "rate": "Arrival rate"}
 
 Key = tuple[tuple[str, Value], ...]
 
@@ -61,6 +61,10 @@ def page() -> None:
     asked = st.container()
     left, right = st.columns([0.71, 0.29], gap="medium")
     gains, strip, lower = st.container(), st.container(), st.container()
+    with strip:
+        st.header("Over the whole range", anchor=False)
+        st.segmented_control("Over", list(RANGES), format_func=RANGES.__getitem__, default="slots", required=True, key=OVER,
+                             label_visibility="collapsed", on_change=lambda: st.rerun("batching:stage"))
     with left:
         stage(strip)
     with asked:
@@ -94,8 +98,9 @@ def stage(strip: DeltaGenerator) -> None:
     kit.sentence(LESSON, headline)
     kit.chart(LESSON, "stage", picture, _marked)
     with strip:
-        st.header("Over the whole range", anchor=False)
-        if not kit.first_view(LESSON):
+        if kit.first_view(LESSON):
+            st.empty()  # a part must write into a container of the page in its first run, or never
+        else:
             _range(state, result)
     kit.rest_follows(LESSON, _rest)
 
@@ -104,14 +109,12 @@ def _range(state: State, result: Result) -> None:
     """The sweep strip and the band over seeds."""
     if kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
         return
-    key, own, over = _key(state), _own(state), st.session_state.get(OVER) or "slots"
+    key, own, over = _key(state), _own(state), st.session_state[OVER]
     curve = _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()) if own else _sweep(key, over)
     pictures = {"sweep": figures.sweep(curve, dark=kit.dark())}
     if not own:  # a file has no seed
         pictures["band"] = figures.band(_band(key), result, dark=kit.dark())
     kit.let_draw()
-    st.segmented_control("Over", ["slots", "rate"], format_func={"slots": "Slots", "rate": "Arrival rate"}.get,
-                         default="slots", required=True, key=OVER, label_visibility="collapsed")
     for name, picture in pictures.items():  # made before any is sent, so that they come in one go
         kit.chart(LESSON, name, picture)
 

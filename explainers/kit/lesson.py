@@ -191,9 +191,9 @@ def stage_alone(lesson: Lesson, part: str) -> None:
 def let_draw() -> None:
     """Between the stage and what follows it: the browser draws in one go what comes within 10 ms.
 
-    80 ms are no loss: it takes longer to draw the stage, and what is sent meanwhile is there when it has done so.
+    50 ms are no loss: it takes longer to draw the stage, and what is sent meanwhile is there when it has done so.
     """
-    time.sleep(0.08)
+    time.sleep(0.05)
 
 
 def rest_follows(lesson: Lesson, rest: Callable[[], None]) -> None:
