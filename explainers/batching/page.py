@@ -70,6 +70,7 @@ def page() -> None:
     with asked:
         prediction()
     with right:
+        st.header("Set-up", anchor=False)
         presets()
         _controls(state)
     with left:
@@ -284,5 +285,6 @@ def _without_result(state: State, why: str) -> None:
         kit.keep_address(LESSON)
         kit.reset(LESSON, UPLOAD.forget)
     with right:
+        st.header("Set-up", anchor=False)
         presets()
         _controls(state, upload=False)

@@ -377,7 +377,7 @@ def against_the_record(lesson: Lesson, names: Sequence[str]) -> None:
             "": [word[c.inside] for c in claims],
         }), hide_index=True)
         for c in claims:
-            st.caption(f"**{plain(c.name)}**: {plain(c.source)}. {plain(c.set_up)} {plain(c.note)}")
+            st.caption(f"**{plain(c.name)}**: " + plain("; ".join(filter(None, (c.source, c.set_up, c.note))), 1000))
 
 
 def what_it_models(lesson: Lesson, rows: Sequence[tuple[str, str, str]], leaves_out: Sequence[str]) -> None:

@@ -64,7 +64,7 @@ def test_the_first_screen_comes_first_and_alone() -> None:
 def test_the_parts_of_a_lesson_stand_in_their_order() -> None:
     found = headings(opened(v="1", guess="skip"))
     assert found[1:] == [
-        "One request", "Where the slot-time went", "Who gains, who loses", "Over the whole range", "Check yourself",
+        "One request", "Where the slot-time went", "Set-up", "Who gains, who loses", "Over the whole range", "Check yourself",
         "Against the record", "What this models, and what it leaves out", "Take it away",
     ]  # fmt: skip
 
