@@ -348,7 +348,7 @@ def check_yourself(lesson: Lesson, questions: Sequence[Question]) -> None:
             texts = [option.text for option in question.options]
             asked = zlib.crc32("\n".join([question.prompt, *texts]).encode())  # another run asks anew
             chosen = st.radio(f"**{i + 1}.** {question.prompt}", range(len(texts)), index=None, key=lesson.id(f"quiz{i}_{asked}"),
-                              format_func=lambda k, texts=texts: texts[k])
+                              format_func=texts.__getitem__)
             if chosen is not None:
                 option = question.options[chosen]
                 (st.success if option.correct else st.error)(f"{'Right.' if option.correct else 'No.'} {option.why}")
