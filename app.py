@@ -11,6 +11,8 @@ import streamlit as st
 from explainers import PATH
 
 ASSETS = Path(__file__).parent / "assets"
+# An entry of our own also keeps the menu, and in it the choice of theme, which toolbarMode "minimal" hides.
+ABOUT = "**Stepwise**: a course on how LLM servers schedule requests. Its pictures are drawn from a simulation you can change."
 
 
 def show(key: str) -> Callable[[], None]:
@@ -18,7 +20,7 @@ def show(key: str) -> Callable[[], None]:
     return lambda: import_module(f"explainers.{key}.page").page()
 
 
-st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide")
+st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide", menu_items={"About": ABOUT})
 st.html(ASSETS / "style.css")
 # The root address shows the first lesson; each lesson also has an address of its own, which links carry.
 home = st.Page(show(PATH[0].key), title=PATH[0].title, url_path="home", default=True, visibility="hidden")

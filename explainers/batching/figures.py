@@ -19,6 +19,9 @@ BAND_HEIGHT = 150
 NAMES = {"static": "Static", "continuous": "Continuous"}
 DECODE = ROLES.index("decode")
 IDLE = ROLES[DECODE + 1:]
+NOTHING = ROLES.index("nothing")
+CAUSED = 0.01
+"""Share of slot-time from which a piece that the policy causes is outlined before a longer one for which there is no request."""
 LABELS = 3
 """So many pieces of each cause carry its name on the picture, the longest ones."""
 NARROW = 295
@@ -38,7 +41,7 @@ HALF_MS = 0.0005
 
 def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms: float | None = None,
           answer: bool = True) -> Pic:
-    """Both policies' slots above each other on one axis of ms, each idle piece with its cause, the largest one outlined.
+    """Both policies' slots above each other on one axis of ms, each idle piece with its cause, the largest outlined.
 
     answer False: neither titles nor alt text state the total idle share, which the learner is about to predict.
     """
@@ -90,10 +93,19 @@ def table_stage(result: Result) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def largest_idle(s: Segments) -> int:
-    """The longest piece in which a slot does nothing, the first of equal ones; −1 where there is none."""
+def largest_idle(slots: int, s: Segments) -> int:
+    """The piece to outline, the first of equal ones; −1 where no slot is ever idle.
+
+    The longest that the policy causes, if that is at least CAUSED of slot-time; else the longest of all: a slot for which
+    there is no request is idle under any policy, and would hide what this one does.
+    """
+    span = s.end_us - s.start_us
     idle = np.flatnonzero(s.role > DECODE)
-    return int(idle[np.argmax((s.end_us - s.start_us)[idle])]) if len(idle) else -1
+    caused = idle[(s.role[idle] != NOTHING) & (span[idle] >= CAUSED * slots * (s.end_us.max() - s.start_us.min()))]
+    for pieces in (caused, idle):
+        if len(pieces):
+            return int(pieces[np.argmax(span[pieces])])
+    return -1
 
 
 def piece_share(slots: int, s: Segments, piece: int) -> float:
@@ -114,13 +126,13 @@ def _panel(result: Result, key: str, s: Segments, end: float, answer: bool) -> P
     tokens = [f"{run.trace.output[r]:,} output tokens" if k == DECODE else ""
               for k, r in zip(s.role.tolist(), s.request.tolist(), strict=True)]
     return Panel(title, run.policy.slots, s.slot, (s.start_us - zero) / 1000, (s.end_us - zero) / 1000, s.role, s.request,
-                 _labels(s, end), tokens)
+                 _labels(run.policy.slots, s, end), tokens)
 
 
-def _labels(s: Segments, end: float) -> list[str]:
+def _labels(slots: int, s: Segments, end: float) -> list[str]:
     """A request's number on its decode piece, the cause on the longest idle pieces of each kind.
 
-    The largest idle piece also carries its share; where both do not fit on a narrow screen, the share goes first.
+    The outlined piece also carries its share; where both do not fit on a narrow screen, the share goes first.
     """
     span = s.end_us - s.start_us
     label = [str(r + 1) if k == DECODE else "" for k, r in zip(s.role.tolist(), s.request.tolist(), strict=True)]
@@ -128,15 +140,15 @@ def _labels(s: Segments, end: float) -> list[str]:
         mine = np.flatnonzero(s.role == k) if role in IDLE else np.empty(0, np.int64)
         for i in mine[np.argsort(-span[mine], kind="stable")][:LABELS].tolist():
             label[i] = g.ROLES[role].label
-    largest = largest_idle(s)
+    largest = largest_idle(slots, s)
     if largest >= 0 and span[largest] / 1000 / end * NARROW < 5.5 * len(label[largest]) + 28:
         label[largest] = ""
     return label
 
 
 def _outlined(panel: Panel, s: Segments, axis: str, dark: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A frame round the largest idle piece with its share of slot-time on a tag at its right end."""
-    look, piece = g.theme(dark), largest_idle(s)
+    """A frame round the piece that `largest_idle` chooses, with its share of slot-time on a tag at its right end."""
+    look, piece = g.theme(dark), largest_idle(panel.lanes, s)
     frame = {"name": "largest", "type": "rect", "xref": "x", "yref": axis, "layer": "above", "visible": piece >= 0,
              "line": {"color": look.ink, "width": 2.5}, "x0": 0, "x1": 0, "y0": 0, "y1": 0}
     if piece < 0:

@@ -29,6 +29,8 @@ CLAIMS: tuple[str, ...] = ("orca*", *(
 
 _SAME_US = 1e-3
 _POINT = 0.005
+_FITTED = ("fitted to measured kernels of the A100 and the H100: Vidur's profiles, NVIDIA AIConfigurator, LLMServingSim; "
+           "the project's step-times/CALIBRATION.md, section 1")
 _HALF_MS = 0.0005
 
 
@@ -43,22 +45,34 @@ def headline(result: Result, answer: bool = True) -> str:
     s, c = result.ledgers["static"], result.ledgers["continuous"]
     cause = max(IDLE, key=lambda role: s.share(role) - c.share(role))
     caused = s.share(cause) - c.share(cause) > _POINT
-    where = _WHERE[cause].format(longest=_longest_holder(result.runs["static"]) + 1)
+    longest = _longest(result.runs["static"])
     if answer:
         part = "all of it" if percent(s.share(cause)) == percent(s.idle_share) else percent(s.share(cause))
-        inside = f" ({part} {where})" if caused else ""
+        inside = f" ({part} {_WHERE[cause].format(longest=longest)})" if caused else ""
         lead = f"Static batching leaves {percent(s.idle_share)} of slot-time idle{inside}, continuous {percent(c.idle_share)}"
-    elif caused:
-        lead = f"Static batching loses slot-time above all {where}"
+    elif s.idle_share < c.idle_share - _POINT:
+        lead = "Static batching leaves less slot-time idle"
     else:
-        lead = "Static batching loses hardly more slot-time than continuous"
-    return f"{lead}; {_reply_clause(result)}."
+        lead = "Both policies leave about as much slot-time idle"
+    if answer or not caused:
+        return f"{lead}; {_reply_clause(result, 'with continuous batching ')}."
+    does = _DOES.get(cause, f"Static batching loses slot-time above all {_WHERE[cause]}").format(longest=longest)
+    return f"{does}; continuous batching {_INSTEAD.get(cause, _REFILLS)}, {_turns_out(result)} {_reply_clause(result)}."
+
+
+_DOES = {
+    "held": "Static batching keeps the slots of ended requests locked until {longest} is done",
+    "filling": "Static batching keeps slots open while a batch waits to fill",
+    "late": "A static batch that has left takes nobody in, so that requests wait beside empty slots",
+}
+_REFILLS = "refills a slot at the next step"
+_INSTEAD = {"filling": "lets a request start at the next step", "late": "lets them join at the next step"}
 
 
 _WHERE = {
     "stalled": "in replies that get no token while others' prompts run",
     "budget": "in slots whose next request waits for token budget",
-    "held": "in slots whose request had ended before the longest of its batch, such as request {longest}",
+    "held": "in slots of ended requests, locked until {longest} is done",
     "filling": "in slots kept open while a batch waits to fill",
     "late": "in empty slots of batches that had left without the requests that wait",
     "boundary": "in slots whose next request joins when the running step ends",
@@ -87,16 +101,27 @@ def _no_difference(result: Result, answer: bool) -> str:
     return f"No difference: every request ends at the same moment under both policies, because {why}.{said}"
 
 
-def _reply_clause(result: Result) -> str:
-    """Who is sooner: the last reply where that differs by 1 % or more, else the typical one."""
+def _turns_out(result: Result) -> str:
+    """ "so" where continuous batching is sooner, "but" where it is not."""
+    a, b = (result.summaries[key] for key in ("static", "continuous"))
+    last, typical = (a[key] - b[key] for key in ("makespan", "e2e_p50"))
+    sooner = last if abs(last) >= 0.01 * a["makespan"] else typical if abs(typical) >= 0.01 * a["e2e_p50"] else 0.0
+    return "so" if sooner > 0 else "but"
+
+
+def _reply_clause(result: Result, under: str = "") -> str:
+    """Who is sooner: the last reply where that differs by 1 % or more, else the typical one.
+
+    under  the policy meant, where the sentence has not named it: "with continuous batching "
+    """
     a, b = (result.summaries[key] for key in ("static", "continuous"))
     gain, typical = a["makespan"] - b["makespan"], a["e2e_p50"] - b["e2e_p50"]
     if abs(gain) >= 0.01 * a["makespan"]:
-        return f"with continuous batching the last reply comes {duration(abs(gain))} {'sooner' if gain > 0 else 'later'}"
+        return f"{under}the last reply comes {duration(abs(gain))} {'sooner' if gain > 0 else 'later'}"
     if abs(typical) < 0.01 * a["e2e_p50"]:
         return "the last reply and the median E2E latency differ by less than 1 %"
-    return (f"the last reply comes at about the same time, but with continuous batching the median E2E latency is "
-            f"{duration(b['e2e_p50'])} instead of {duration(a['e2e_p50'])}")
+    return (f"{under}the median E2E latency is {duration(b['e2e_p50'])} instead of {duration(a['e2e_p50'])}, "
+            "with the last reply at about the same time")
 
 
 # --- batches and causes -----------------------------------------------------------------------------------------------
@@ -158,12 +183,17 @@ def _held(run: Run) -> g.Floats:
     return np.where(held > SAME, held, 0.0)
 
 
-def _longest_holder(run: Run) -> int:
-    """The request for which the others' slots were held longest in sum; request 0 where none were."""
+def _longest(run: Run) -> str:
+    """ "the longest of their batch, request 1,"; of several batches that hold slots, the one that does so longest in sum."""
     held = _held(run)
-    if run.policy.batching != "static" or not held.any():
-        return 0
-    return max(batches(run), key=lambda b: float(held[b.first:b.last + 1].sum())).longest
+    if run.policy.batching != "static":
+        return "the longest of their batch"
+    sums = [(float(held[b.first:b.last + 1].sum()), b) for b in batches(run)]
+    holding = sum(total > 0 for total, _ in sums)
+    worst = max(sums, key=lambda pair: pair[0])[1].longest + 1
+    if holding == 0:
+        return "the longest of their batch"
+    return f"the longest of their batch{', at worst' if holding > 1 else ','} request {worst},"
 
 
 def causes(result: Result) -> list[str]:
@@ -478,7 +508,7 @@ def _slots(result: Result) -> int:
 def models(result: Result) -> list[tuple[str, str, str]]:
     """(what, value with unit, source) of everything that the simulation on the screen assumes."""
     server, slots, prompt = result.scenario.service, _slots(result), scenario.PROMPT
-    fitted, gpu, model = "shared/step-times/CALIBRATION.md, section 1", server.gpu, server.model
+    fitted, gpu, model = _FITTED, server.gpu, server.model
     step_ms, prefill_ms = float(step_us(server, slots, slots * prompt)) / 1000, _prefill_ms(server, prompt)
     fill = duration(result.runs["static"].policy.fill_timeout)
     rows = [

@@ -112,6 +112,20 @@ def test_the_largest_idle_piece_is_framed_with_its_share() -> None:
     assert texts(pic).count("<b>33 %</b>") == 2
 
 
+def test_a_piece_that_the_policy_causes_is_framed_before_a_longer_one_without_a_request() -> None:
+    # Two slots, requests at 0, 4 and 50 ms. Static: 1 waits for 2 from 0 to 4 ms, then both start, and slot 2 is held from 5
+    # to 7 ms; then no request until 50 ms, which is the longest piece. Continuous makes nobody wait.
+    static, continuous = shape(f.stage(by_hand([3, 1, 1], 2, [0, 4, 50]), dark=False), "largest")
+    assert (static["x0"], static["x1"]) == pytest.approx((0, 4))
+    assert continuous["x1"] - continuous["x0"] > 40
+
+
+def test_a_piece_too_small_to_see_is_not_framed() -> None:
+    # Request 2 comes 0.5 ms before a step of request 1 ends: that wait at a step boundary is 0.5 of 2 × 100 slot-ms, 0.25 %.
+    _, continuous = shape(f.stage(by_hand([100, 1], 2, [0, 1.5], timeout=0), dark=False), "largest")
+    assert continuous["x1"] - continuous["x0"] > 90
+
+
 def test_an_idle_piece_carries_its_cause() -> None:
     data = f.stage(by_hand([3, 1], 2), dark=False).figure["data"]
     (held,) = (t for t in data if t["name"] == HELD and t["yaxis"] == "y")
