@@ -1,79 +1,143 @@
 """The engine: decides before every step which requests run in it, and takes stretches of equal steps at once.
 
-Decisions are those of vLLM's v1 scheduler with unlimited memory: first come, first served; running requests are granted
-tokens before waiting ones; a decode is one token, a prompt as much as the budget leaves (peers/vllm/SEMANTICS.md, rules
-1-6 and 13-19). Static batching is the same loop with the door shut while a batch runs.
+Decisions are those of vLLM's v1 scheduler (version 0.33.0; peers/vllm/SEMANTICS.md, whose rule numbers stand in the
+comments): running requests are granted tokens before waiting ones, in order of admission; a decode is one token, a prompt
+as much as the budget leaves; who needs a block when none is free makes the newest running request give up its own.
+Static batching is the same loop with the door shut while a batch runs.
 
 Between two events the batch stays as it is, so each step takes longer than the one before by the same amount: decode
 contexts grow by one token a request, and the attention of equal prompt chunks of c tokens by c² units a chunk. Such a
-stretch is one row, its end the sum of an arithmetic series. Work is O(log n) per event, whatever the number of tokens.
+stretch is one row, its end the sum of an arithmetic series. Decoding requests are therefore kept as sums (how many, their
+context, how many of them need a block at which step) and are looked at one by one only when they contend for blocks or
+budget. Work is O(log n) per event, whatever the number of tokens.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections import Counter, deque
 from functools import lru_cache
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Any
 
 import numpy as np
 
-from sim.policy import Policy
-from sim.run import FINISHED, UNFINISHED, Run, Steps
+from sim.kv.content import Chains
+from sim.kv.pool import Pool
+from sim.orders import ORDERS, PER_TOKEN
+from sim.policy import Memory, Policy
+from sim.run import CANCELLED, FINISHED, REFUSED, UNFINISHED, Event, Ints, Run, Steps
 from sim.service import StepTime
 from sim.trace import Trace
 
 _NEVER = 1 << 60
+_WITHOUT_LIMIT = Memory(_NEVER, 1)
+_COLUMNS = 7  # of a step row: start, count, first duration, decode, prefilling, prefill, free blocks
 _TABLE = 1 << 15  # larger steps are computed one by one
 _REQUEST = (1 << 32) - 1  # the low half of an entry in the heap of ends
 
 
-def simulate(trace: Trace, service: StepTime, policy: Policy) -> Run:
+def simulate(trace: Trace, service: StepTime, policy: Policy, record_grants: bool = False) -> Run:
     """Serve the whole trace under the policy, to the end. ValueError names the row that the policy cannot serve."""
-    engine = Engine(service, policy)
+    engine = Engine(service, policy, record_grants=record_grants)
     engine.submit(trace)
     engine.advance(math.inf)
     return engine.run(trace)
 
 
+# Of pass 1: budget left, prompt tokens granted, their units of attention, requests whose prompts are finished, those half
+# done with their tokens, decoding requests that get nothing, whether anybody was preempted.
+Grants = tuple[int, int, float, list[int], list[tuple[int, int]], list[int], bool]
+
+
+def blocks_needed(prompt: Ints, output: Ints, policy: Policy) -> Ints:
+    """Blocks that each request must get in order to end: what it reserves, or what its tokens fill (the last has no KV)."""
+    memory = policy.memory or _WITHOUT_LIMIT
+    if memory.reserve == "maximum":
+        tokens = np.full(len(prompt), policy.longest)
+    else:
+        tokens = prompt + output - (memory.reserve == "nothing")
+    needed: Ints = -(-tokens // memory.block_size)
+    return needed
+
+
 class Engine:
     """One server, resumable: `submit` requests, `advance` the clock, read the `run`.
 
-    A stretch is taken only if it ends by the time asked for. So `advance` never splits a row, and a request that is
-    submitted later still cuts the stretch during which it arrives.
+    A step that has begun is decided, and a stretch of steps is taken only if it ends by the time asked for. So `advance`
+    never splits a row, and a request that is submitted later still cuts the stretch during which it arrives.
 
     longest_stretch limits how many steps are taken at once. Only tests set it: one step at a time gives the same run.
     """
 
-    def __init__(self, service: StepTime, policy: Policy, longest_stretch: int = _NEVER) -> None:
-        self.service, self.policy, self.longest_stretch = service, policy, longest_stretch
+    def __init__(
+        self, service: StepTime, policy: Policy, *, record_grants: bool = False, longest_stretch: int = _NEVER,
+        most_rows: int | None = None,
+    ) -> None:
+        self.service, self.policy, self.longest_stretch, self.most_rows = service, policy, longest_stretch, most_rows
+        memory = self._memory = policy.memory or _WITHOUT_LIMIT
+        self.stopped = ""  # why nothing more can happen though requests are left
+        self._closed = False
+        self._clock = 0.0
         # Columns of the requests submitted; times in µs.
         self._arrival: list[float] = []
         self._prompt: list[int] = []
-        self._length: list[int] = []  # prompt and output
-        self._ending: list[int] = []  # (output - 1) << 32 | request: how many decode steps it takes
+        self._known: list[int] = []  # tokens to compute before the next one comes: prompt, and reply after a preemption
+        self._ending: list[int] = []  # tokens computed when the last one comes: prompt + output - 1
+        self._key: list[float] = []  # place in the queue order, at arrival
         self._admitted: list[float] = []
         self._first: list[float] = []
         self._finished: list[float] = []
-        self._released: list[float] = []
+        self._released: list[float] = []  # static only
+        # What few requests have.
+        self._outcome: dict[int, int] = {}  # REFUSED or CANCELLED
+        self._cached: dict[int, int] = {}  # prefix-cache tokens at the first admission
+        self._preemptions: Counter[int] = Counter()
+        self._recomputed: Counter[int] = Counter()  # tokens computed and thrown away
+        self._delivered: dict[int, int] = {}  # output tokens of those who gave up
+        # What happened.
         self._rows: list[float] = []  # the step rows, one after another
-        self._closed = False
-        self._clock = 0.0
-        self._next = 0  # the first request not yet admitted
-        self._freed = 0  # static: the first request whose slot is not yet free
-        self._done = 0  # prompt tokens done of the request before `_next`, if its prompt is half done; else 0
+        self._grants: list[list[tuple[int, int]]] | None = [] if record_grants else None
+        self._events: list[Event] = []
+        # Who waits.
+        self._next = 0  # the first request that has not been admitted or, in a heap, has not arrived
+        # First come, first served: the preempted, before those from `_next` on who have arrived. Else a heap of all who wait.
+        self._queue: deque[int] | list[tuple[float, float, int]] = deque() if policy.order == "fcfs" else []
+        self._gone: set[int] = set()  # requests from `_next` on that were refused or have given up
+        self._cancels: list[tuple[float, int]] = []  # heap
+        self._per_token = PER_TOKEN.get(policy.order, 0.0)
+        # Who runs.
+        self._running: dict[int, None] = {}  # in order of admission
+        self._partial: dict[int, int] = {}  # running requests with a half-done prompt → tokens computed
+        self._batch: list[int] = []  # static: members of the running batch
+        # The decoding requests, as sums.
         self._decoding = 0
-        self._context = 0  # tokens that the next decode step attends to, over all decoding requests
+        self._context = 0  # tokens that the next decode step attends to, over all of them
         self._steps = 0  # decode steps taken
+        self._since: list[int] = []  # tokens computed, less decode steps taken
         self._ends: list[int] = []  # heap: the number of the decode step that ends a request, << 32, | the request
+        # How many of them need a block at decode steps ≡ r modulo the block size; twice, so that a slice may wrap.
+        self._needy = [0] * (2 * memory.block_size)
+        # Memory.
+        self._chains = Chains(memory.block_size) if memory.prefix_cache else None
+        self._pool = Pool(memory.blocks, memory.block_size, self._chains)
+        self._reserve: list[int] = []  # blocks that each request reserves, where memory is reserved
+        self._quoted = self._chains.quoted if self._chains else set[int]()  # requests whose replies later prompts quote
+        self._speaking: set[int] = set()  # those of them that are decoding
+        self._hit: dict[int, int] = {}  # tokens that a request had when it last entered, where it had any
+        self._kept: dict[int, int] = {}  # tokens of those swapped out to the host
+        self._swap_us = 0.0  # time that swaps add to the next step
+        self._blocked = (-1, 0)  # the head that blocks were short for, and how many
+        # Holding prompts back (rule 20).
+        self._executed, self._last_prefill, self._bound = 0, -policy.prefill_every, False
 
     def submit(self, trace: Trace) -> None:
         """Queue requests that arrive no earlier than those submitted before. ValueError names row and reason."""
         arrival, policy = trace.arrival_us, self.policy
+        offset = len(self._arrival)
         if self._arrival and arrival[0] < self._arrival[-1]:
             raise ValueError(f"row 0 arrives at {arrival[0]:.0f} µs, but one submitted before at {self._arrival[-1]:.0f} µs")
-        if trace.cancel is not None and np.isfinite(trace.cancel).any():
-            row = int(np.flatnonzero(np.isfinite(trace.cancel))[0])
-            raise ValueError(f"row {row} is cancelled, which the engine does not model yet: leave out the cancel column")
         if policy.batching == "continuous" and policy.prompts != "chunked" and policy.budget is not None:
             too_long = np.flatnonzero(trace.prompt > policy.budget)
             if len(too_long):
@@ -82,12 +146,32 @@ class Engine:
                     f"row {row}: its prompt of {trace.prompt[row]} tokens never fits the budget of {policy.budget} whole; "
                     "raise the budget, or let prompts be chunked"
                 )
+        longest, memory, n = policy.longest, self._memory, len(trace)
+        output = trace.output if longest is None else np.clip(longest - trace.prompt, 1, trace.output)
         self._arrival += arrival.tolist()
         self._prompt += trace.prompt.tolist()
-        self._length += (trace.prompt + trace.output).tolist()
-        self._ending += (trace.output - 1 << 32 | np.arange(len(arrival)) + len(self._ending)).tolist()
-        for column in (self._admitted, self._first, self._finished, self._released):
-            column += [math.nan] * len(trace)
+        self._known += self._prompt[offset:]
+        self._ending += (trace.prompt + output - 1).tolist()
+        for column in (self._admitted, self._first, self._finished):
+            column += [math.nan] * n
+        self._since += [0] * n
+        if policy.batching == "static":
+            self._released += [math.nan] * n
+        if policy.order != "fcfs":
+            self._key += ORDERS[policy.order](trace, policy).tolist()
+        needs = blocks_needed(trace.prompt, output, policy)
+        if memory.reserve != "nothing":
+            self._reserve += needs.tolist()
+        if memory.refuse:
+            too_large = (needs > memory.blocks) | (False if longest is None else trace.prompt >= longest)
+            for i in (offset + np.flatnonzero(too_large)).tolist():
+                self._outcome[i] = REFUSED
+                self._gone.add(i)
+        if trace.cancel_us is not None:
+            for i in np.flatnonzero(np.isfinite(trace.cancel_us)).tolist():
+                heappush(self._cancels, (float(trace.cancel_us[i]), offset + i))
+        if self._chains is not None:
+            self._chains.submit(trace)
 
     def close(self) -> None:
         """Say that no further request will come: a static batch need not wait for one."""
@@ -96,129 +180,659 @@ class Engine:
     def advance(self, until_us: float) -> None:
         """Take every stretch that ends by `until_us`; inf: close, and serve what is there to the end."""
         self._closed = self._closed or until_us == math.inf
-        policy, service = self.policy, self.service
+        policy, service, memory, pool = self.policy, self.service, self._memory, self._pool
         static = policy.batching == "static"
         alone = policy.prompts == "alone" and not static
         split = policy.prompts == "chunked" and not static
-        slots, longest = policy.slots, self.longest_stretch
-        budget = _NEVER if policy.budget is None or static else policy.budget
+        fcfs, interval, longest = policy.order == "fcfs", policy.prefill_every, self.longest_stretch
+        slots, budget = policy.slots, _NEVER if policy.budget is None or static else policy.budget
+        batched = policy.batched or budget
+        limited = policy.memory is not None
+        reserved, cached = memory.reserve != "nothing", memory.prefix_cache
+        paged = limited and not reserved
+        size, watermark, full_prompt = memory.block_size, memory.watermark_blocks, memory.full_prompt
+        swap_us = 0.0 if memory.swap_us is None else memory.swap_us
+        swaps = memory.swap_us is not None
+        fussy = policy.chunk_cap > 0 or interval > 1
+        # What most runs have none of, and need not ask for at every step.
+        odd = (
+            fussy or static or alone or not fcfs or reserved or swaps or self._grants is not None or longest < _NEVER
+            or bool(self._cancels or self._gone or self._quoted)
+        )
+        lean = not odd and not paged and slots <= budget
+        most_rows = 1_000_000 + 1_000 * len(self._arrival) if self.most_rows is None else self.most_rows
         context_us, attention_us, request_us = service.context_us, service.attention_us, service.request_us
         base, far = _table(service), service.base_us
-        arrival, prompt, length, ending = self._arrival, self._prompt, self._length, self._ending
-        admitted, first, finished, ends = self._admitted, self._first, self._finished, self._ends
-        rows = self._rows
-        t, head, done, n, context, k = self._clock, self._next, self._done, self._decoding, self._context, self._steps
+        arrival, known, admitted, first, finished = self._arrival, self._known, self._admitted, self._first, self._finished
+        since, ends, ending, needy, cancels = self._since, self._ends, self._ending, self._needy, self._cancels
+        queue: Any = self._queue  # a deque or a heap, as `fcfs` says
+        gone, running, partial = self._gone, self._running, self._partial
+        quoted, speaking, rows, grants, events = self._quoted, self._speaking, self._rows, self._grants, self._events
+        t, head, n, context, k = self._clock, self._next, self._decoding, self._context, self._steps
         total = len(arrival)
-        # When the head of the queue may enter; a static batch shuts the door behind it.
-        entry = math.inf if head == total or static else arrival[head]
+        entry = math.inf if head == total else arrival[head]  # when the next request may enter, if nobody waits before it
         next_end = ends[0] >> 32 if ends else _NEVER
+        next_cancel = cancels[0][0] if cancels else math.inf
+        none: list[int] = []
+        cap, hold, prefilled, parked, fresh, preempted = 0, False, False, none, False, False
 
-        while True:
-            # 1. The prompt tokens of this step: the half-done prompt first, then who waits.
-            granted = 0
-            if done or entry <= t:
-                left = budget if alone else budget - n
-                room = slots - n
-                units, prefilling, entering, chunk, rest = 0.0, 0, 0, 0, 0
-                if done:
-                    rest = prompt[head - 1] - done
-                    granted = chunk = rest if rest < left else left
-                    units, prefilling = chunk * (done + (chunk + 1) / 2), 1
-                    left -= chunk
-                    room -= 1
-                if left > 0 and room > 0 and entry <= t:
-                    i = head
-                    while left > 0 and room and i < total and arrival[i] <= t:
-                        size = prompt[i]
-                        if size > left:
+        while t < until_us:
+            if odd:
+                if len(rows) >= _COLUMNS * most_rows:
+                    self.stopped = f"stopped after {most_rows} rows of steps"
+                    break
+                if next_cancel <= t:
+                    self._cancel(t, head)
+                    next_cancel = cancels[0][0] if cancels else math.inf
+                if self._batch and not running:
+                    self._end_batch(t)
+                if gone:
+                    head = self._skip(head)
+                    entry = arrival[head] if head < total else math.inf
+                if not fcfs:
+                    while entry <= t:
+                        self._enqueue(head)
+                        head = self._skip(head + 1)
+                        entry = arrival[head] if head < total else math.inf
+            waiting = entry <= t or queue
+            granted, grown, left = 0, False, budget - n
+            # Who runs. Decodes alone, all of them, unless somebody has prompt tokens to compute or blocks are short.
+            if lean:
+                if waiting or partial:
+                    # Nobody contends: at most one prompt is half done, that of the request which entered last.
+                    units, closing, halfway = 0.0, [], []
+                    for i, done in partial.items():
+                        chunk = known[i] - done
+                        if chunk > left:
+                            chunk = left
+                            halfway.append((i, done + chunk))
+                        else:
+                            closing.append(i)
+                        granted = chunk
+                        units = chunk * (done + (chunk + 1) / 2)
+                        left -= chunk
+                    before = granted
+                    while left > 0 and entry <= t and len(running) < slots:
+                        chunk = known[head]
+                        if chunk > left:
                             if not split:
                                 break
-                            chunk, rest = left, size
+                            chunk = left
+                            halfway.append((head, chunk))
                         else:
-                            chunk = rest = size
+                            closing.append(head)
                         granted += chunk
                         units += chunk * ((chunk + 1) / 2)
                         left -= chunk
-                        room -= 1
-                        i += 1
-                    entering = i - head
-                    prefilling += entering
+                        admitted[head] = t
+                        running[head] = None
+                        head += 1
+                        entry = arrival[head] if head < total else math.inf
+            elif waiting or partial or left < 0 or (paged and needy[k % size] > pool.free):
+                units, closing, halfway, parked, preempted, contended = 0.0, [], [], none, False, left < 0
+                if odd:
+                    fresh = False
+                    if fussy:
+                        count, cap = len(running) + self._queued(t, head), 0
+                        if count > 1 and policy.chunk_cap:
+                            cap = max(policy.chunk_cap, batched // count) if policy.fair_cap else policy.chunk_cap
+                        hold = n > 0 and self._executed + 1 - self._last_prefill < interval and not self._bound
+                    if alone:
+                        left, contended = budget, False
 
-            # 2. How long the step takes, and for how many steps nothing else happens.
+                # Pass 1: the running requests. Usually they all get what they need, and only the sums matter.
+                if partial and not hold:
+                    for i, done in partial.items():
+                        chunk = rest = known[i] - done
+                        if 0 < cap < chunk:
+                            chunk = cap
+                        if chunk > left:
+                            if len(partial) > 1 or not left or next(reversed(running)) != i:
+                                contended = True
+                                break
+                            chunk = left
+                        left -= chunk
+                        granted += chunk
+                        units += chunk * (done + (chunk + 1) / 2)
+                        if chunk == rest:
+                            closing.append(i)
+                        else:
+                            halfway.append((i, done + chunk))
+                if paged:
+                    blocks = needy[k % size]
+                    for i in closing:
+                        blocks += -(-known[i] // size) + -partial[i] // size
+                    for i, done in halfway:
+                        blocks += -(-done // size) + -partial[i] // size
+                    if blocks > pool.free:
+                        contended = True
+                if contended and len(rows) >= _COLUMNS * most_rows:
+                    self.stopped = f"stopped after {most_rows} rows of steps"
+                    break
+                if contended and not (alone and waiting):
+                    self._decoding, self._context, self._steps = n, context, k
+                    left, granted, units, closing, halfway, parked, preempted = self._contend(t, budget, cap, hold)
+                    n, context, grown = self._decoding, self._context, True
+                    next_end = ends[0] >> 32 if ends else _NEVER
+
+                # Pass 2: the waiting requests, until the first that cannot enter (rules 13 to 19).
+                before = granted
+                if waiting and left > 0 and not preempted and len(running) < slots:
+                    if static:
+                        start = math.inf if running else self._launch(head, t)
+                        if start > t:
+                            if not running:
+                                if start > until_us or start == math.inf:
+                                    break
+                                t = start
+                                continue
+                            left = 0
+                    if paged and not grown and not alone:
+                        self._grow(closing, halfway, blocks)
+                        grown = True
+                    while left > 0 and len(running) < slots:
+                        if queue:
+                            i = queue[0] if fcfs else queue[0][2]
+                        elif entry <= t:
+                            i = head
+                        else:
+                            break
+                        done, chunk = 0, known[i]
+                        rest = chunk
+                        if cached:
+                            if speaking:
+                                self._publish_quoted(k)
+                            copies, own = pool.find(i, (rest - 1) // size)
+                            done = (len(copies) + own) * size
+                            chunk = rest = rest - done
+                        if odd:
+                            if swaps and i in self._kept:
+                                done = self._kept[i]
+                                chunk = rest = rest - done
+                            if hold and rest > 1:
+                                break
+                            if 0 < cap < chunk:
+                                chunk = cap
+                            fresh = fresh or rest > 1
+                        if chunk > left:
+                            if not split:
+                                break
+                            chunk = left
+                        if paged:
+                            needs = -(-(done + rest if full_prompt else done + chunk) // size)
+                            if watermark and running:
+                                needs += watermark
+                            if cached:
+                                needs += own + pool.idle(copies) - done // size
+                            if needs > pool.free:
+                                if self._blocked != (i, needs):
+                                    self._blocked = (i, needs)
+                                    events.append(Event("blocked", t, i, needs, pool.free))
+                                break
+                            if cached:
+                                pool.hold(i, copies, own)
+                                pool.take(-(-(done + chunk) // size) - done // size)
+                                pool.publish(i, done + chunk)
+                            else:
+                                pool.free -= -(-(done + chunk) // size)
+                                if done:
+                                    self._swap_us += swap_us * -(-self._kept.pop(i) // size)
+                            if admitted[i] != admitted[i]:
+                                admitted[i] = t
+                                if done:
+                                    self._cached[i] = done
+                                    events.append(Event("admitted", t, i, done))
+                            else:
+                                events.append(Event("admitted", t, i, done))
+                        else:
+                            if reserved:
+                                if self._reserve[i] > pool.free:
+                                    break
+                                pool.free -= self._reserve[i]
+                            admitted[i] = t
+                        if not queue:
+                            head += 1
+                            if gone:
+                                head = self._skip(head)
+                            entry = arrival[head] if head < total else math.inf
+                        elif fcfs:
+                            queue.popleft()
+                        else:
+                            heappop(queue)
+                        running[i] = None
+                        if done:
+                            self._hit[i] = done
+                        granted += chunk
+                        units += chunk * (done + (chunk + 1) / 2)
+                        left -= chunk
+                        if chunk == rest:
+                            closing.append(i)
+                        else:
+                            halfway.append((i, done + chunk))
+                if odd:
+                    prefilled = before > 0 or fresh
+                    if granted > before:
+                        grown = grown or paged
+                        if static:
+                            self._batch.extend(closing)
+                    elif alone and contended and waiting:
+                        self._decoding, self._context, self._steps = n, context, k
+                        left, granted, units, closing, halfway, parked, preempted = self._contend(t, budget, cap, hold)
+                        n, context, grown = self._decoding, self._context, True
+                        next_end = ends[0] >> 32 if ends else _NEVER
+                    if interval > 1 and not preempted and not hold:
+                        self._bound = bool(queue or entry <= t)
+
+            # How long the step takes, and for how many steps nothing else happens.
             if granted:
-                decoding = 0 if alone else n
+                decoding, prefilling, m, growth = 0 if alone else n, len(closing) + len(halfway), 1, 0.0
                 tokens = decoding + granted
                 first_us = base[tokens] if tokens < _TABLE else float(far(np.array([tokens]))[0])
                 first_us += attention_us * units + request_us * (decoding + prefilling)
                 if decoding:
                     first_us += context_us * context
-                m, growth = 1, 0.0
-                if chunk < rest and prefilling == 1:
+                if self._swap_us:
+                    first_us, self._swap_us = first_us + self._swap_us, 0.0
+                end = t + first_us
+                if not left and not closing and prefilling == 1 and not grown and not fussy:
                     # The same chunk again, up to the prompt's last one or the next end.
-                    m = min((rest - 1) // chunk, next_end - k, longest)
+                    i, done = halfway[0]
+                    m = min((known[i] - done - 1) // chunk + 1, next_end - k, longest)
+                    if m > 1 and paged:
+                        m = self._affordable(m, k, n, done - chunk, chunk)
                     growth = attention_us * (chunk * chunk) + context_us * decoding
-                end = t + m * first_us + growth * (m * (m - 1) // 2)
+                    end = t + m * first_us + growth * (m * (m - 1) // 2)
+                    if next_cancel < end and m > 1:
+                        m = _steps_until(next_cancel - t, first_us, growth)
+                        end = t + m * first_us + growth * (m * (m - 1) // 2)
             elif n:
-                decoding, prefilling = n, 0
-                m = next_end - k
-                if m > longest:
-                    m = longest
+                decoding, prefilling, m = n, 0, next_end - k
+                if odd:
+                    if m > longest:
+                        m = longest
+                    if grown or (waiting and speaking) or (fussy and (waiting or partial)):
+                        m = 1
+                if paged and n * (m // size + 1) > pool.free:
+                    m = 1 if grown else self._affordable(m, k, n, 0, 0)
                 first_us = (base[n] if n < _TABLE else float(far(np.array([n]))[0])) + context_us * context + request_us * n
+                if self._swap_us:
+                    first_us, self._swap_us = first_us + self._swap_us, 0.0
                 growth = context_us * n
                 end = t + m * first_us + growth * (m * (m - 1) // 2)
-                if t < entry < end and n < slots and (n < budget or alone):
-                    m = _steps_until(entry - t, first_us, growth)
-                    end = t + m * first_us + growth * (m * (m - 1) // 2)
+                if m > 1 and (t < entry < end or next_cancel < end):
+                    # The next arrival matters if it may join, and in every other order also if it may go first.
+                    joins = left > 0 and len(running) < slots and not static and (not waiting or not fcfs)
+                    cut = min(entry, next_cancel) if joins else next_cancel
+                    if cut < end:
+                        m = _steps_until(cut - t, first_us, growth)
+                        end = t + m * first_us + growth * (m * (m - 1) // 2)
             else:
-                if static:
-                    self._release(head, t)
-                    entry = self._launch(head, t)
-                if entry > until_us or entry == math.inf:
+                # Nothing can run.
+                if queue or waiting:
+                    rows += (t, 1, 0.0, 0, 0, 0, pool.free if limited else 0)
+                    if grants is not None:
+                        grants.append([])
+                    if preempted:
+                        continue
+                wake = next_cancel
+                if not waiting or not fcfs:
+                    wake = min(entry, wake)
+                elif wake == math.inf and head < total and arrival[-1] > t:
+                    wake = arrival[bisect_right(arrival, t)]
+                if wake == math.inf and waiting:
+                    self.stopped = "nothing that waits can ever run"
+                if wake == math.inf or wake > until_us:
                     break
-                if entry > t:
-                    t = entry
+                t = max(t, wake)
                 continue
-            if end > until_us:
+            if end > until_us and not grown and not (granted and granted > before):
                 break
 
-            # 3. Take them.
-            rows += (t, m, first_us, decoding, prefilling, granted)
+            # Take them.
+            if not lean:
+                if paged and not grown:
+                    a = k % size
+                    blocks = m // size * n + sum(needy[a : a + m % size]) if decoding else 0
+                    if granted:
+                        for i in closing:
+                            blocks += -(-known[i] // size) + -partial[i] // size
+                        for i, done in halfway:
+                            blocks += -(-(done + (m - 1) * chunk) // size) + -partial[i] // size
+                        self._grow(closing, [(i, done + (m - 1) * chunk) for i, done in halfway], blocks)
+                    elif cached:
+                        pool.take(blocks)
+                    else:
+                        pool.free -= blocks
+                if odd:
+                    if grants is not None:
+                        grants.append(self._granted(granted, closing, halfway, decoding, parked if granted or grown else none))
+                    self._executed += m
+                    if granted and prefilled:
+                        self._last_prefill = self._executed
+            rows += (t, m, first_us, decoding, prefilling, granted, pool.free if limited else 0)
+            t = end
             if decoding:
                 k += m
                 context += n * m
             if granted:
-                unfinished = chunk < rest
-                last = head + entering
-                for i in range(head - 1 if done else head, last - unfinished):
-                    first[i] = end
-                    heappush(ends, ending[i] + (k << 32))
+                for i in closing:
+                    # The step that closes the gap emits a token (rule 3).
+                    done = known[i]
+                    since[i] = done - k
+                    heappush(ends, (k - done + ending[i]) << 32 | i)
                     n += 1
-                    context += prompt[i] + 1
-                while head < last:
-                    admitted[head] = t
-                    head += 1
-                if not unfinished:
-                    done = 0
-                else:
-                    done = (0 if entering else done) + m * chunk
-                entry = math.inf if static or head == total else arrival[head]
-                next_end = ends[0] >> 32 if n else _NEVER
-            t = end
-            while next_end == k:
-                i = heappop(ends) & _REQUEST
-                finished[i] = t
-                n -= 1
-                context -= length[i]
-                next_end = ends[0] >> 32 if n else _NEVER
+                    context += done + 1
+                    if paged:
+                        r = (k - done) % size
+                        needy[r] += 1
+                        needy[r + size] += 1
+                        if first[i] != first[i]:
+                            first[i] = t
+                        if i in quoted:
+                            speaking.add(i)
+                    else:
+                        first[i] = t
+                if partial:
+                    for i in closing:
+                        partial.pop(i, None)
+                for i, done in halfway:
+                    partial[i] = done + (m - 1) * chunk if m > 1 else done
+                next_end = ends[0] >> 32 if ends else _NEVER
+            if (grown and parked) or next_cancel <= t:
+                self._decoding, self._context, self._steps = n, context, k
+                if grown and parked:
+                    self._unpark(parked)
+                if next_cancel <= t:
+                    self._cancel(t, head)
+                    next_cancel = cancels[0][0] if cancels else math.inf
+                n, context = self._decoding, self._context
+                next_end = ends[0] >> 32 if ends else _NEVER
+            if next_end == k:
+                if cached:
+                    self._release_ended(k)
+                while next_end == k:
+                    i = heappop(ends) & _REQUEST
+                    finished[i] = t
+                    n -= 1
+                    context -= ending[i] + 1
+                    del running[i]
+                    if paged:
+                        if speaking:
+                            speaking.discard(i)
+                        r = -since[i] % size
+                        needy[r] -= 1
+                        needy[r + size] -= 1
+                        if not cached:
+                            pool.free += -(-ending[i] // size)
+                    elif reserved and not static:
+                        pool.free += self._reserve[i]
+                    next_end = ends[0] >> 32 if ends else _NEVER
 
-        self._clock, self._next, self._done, self._decoding, self._context, self._steps = t, head, done, n, context, k
+        self._clock, self._next, self._decoding, self._context, self._steps = t, head, n, context, k
+        if self._batch and not running:
+            self._end_batch(t)
+
+    def _end_batch(self, now: float) -> None:
+        """Static: the last member has ended, and the slots and the memory of all are free."""
+        for i in self._batch:
+            self._released[i] = now
+        self._batch.clear()
+        self._pool.free = self._pool.blocks
+
+    def _enqueue(self, i: int) -> None:
+        """Put request i where it belongs among those who wait; a preempted one in front."""
+        if isinstance(self._queue, deque):
+            self._queue.appendleft(i)
+        else:
+            heappush(self._queue, (self._rank(i, self._known[i] - self._prompt[i]), self._arrival[i], i))
+
+    def _rank(self, i: int, tokens: int) -> float:
+        """Place of request i in the queue order after so many output tokens."""
+        return self._key[i] + self._per_token * tokens
+
+    def _skip(self, head: int) -> int:
+        """The first request from `head` on that is still there."""
+        while head in self._gone:
+            self._gone.remove(head)
+            head += 1
+        return head
+
+    def _queued(self, now: float, head: int) -> int:
+        """How many wait at the clock `now`."""
+        if not isinstance(self._queue, deque):
+            return len(self._queue)
+        arrived = bisect_right(self._arrival, now, head)
+        return len(self._queue) + arrived - head - sum(1 for i in self._gone if head <= i < arrived)
+
+    def _launch(self, head: int, now: float) -> float:
+        """Clock at which the next static batch leaves: full, timed out, or the trace is over. inf: not known yet."""
+        arrival, last, members = self._arrival, head, self._seats(head)
+        while last < len(arrival) and members:
+            members -= last not in self._gone
+            last += 1
+        if not members:
+            full = arrival[last - 1]
+        else:
+            full = arrival[-1] if self._closed else math.inf
+        return max(now, min(full, arrival[head] + 1e6 * self.policy.fill_timeout))
+
+    def _seats(self, head: int) -> int:
+        """Members of the next static batch: as many as there are slots, or as the memory has room for."""
+        if not self._reserve:
+            return self.policy.slots
+        blocks, seats = self._memory.blocks, 0
+        for i in range(head, min(len(self._reserve), head + self.policy.slots)):
+            blocks -= 0 if i in self._gone else self._reserve[i]
+            if blocks < 0:
+                break
+            seats += i not in self._gone
+        return seats or 1
+
+    def _grow(self, closing: list[int], halfway: list[tuple[int, int]], blocks: int) -> None:
+        """Take the blocks that the running requests need, and publish what their prompts fill."""
+        self._pool.take(blocks)
+        if self._chains is not None:
+            for i in closing:
+                self._pool.publish(i, self._known[i])
+            for i, done in halfway:
+                self._pool.publish(i, done)
+
+    def _affordable(self, m: int, k: int, n: int, done: int, chunk: int) -> int:
+        """The most steps, up to m, for which the pool has the blocks."""
+        size, free, needy = self._pool.block_size, self._pool.free, self._needy
+
+        def blocks(m: int) -> int:
+            a = k % size
+            return m // size * n + sum(needy[a : a + m % size]) - (-(done + m * chunk) // size) + (-done // size)
+
+        if blocks(m) <= free:
+            return m
+        low = 1
+        while low + 1 < m:
+            middle = (low + m) // 2
+            if blocks(middle) <= free:
+                low = middle
+            else:
+                m = middle
+        return low
+
+    def _contend(self, t: float, budget: int, cap: int, hold: bool) -> Grants:
+        """Pass 1, one request after the other (rules 5 to 12). Who gets nothing is taken out of the sums."""
+        pool, size, partial, since, k = self._pool, self._pool.block_size, self._partial, self._since, self._steps
+        by_rank = self.policy.order != "fcfs"
+        order, index, left, preempted = list(self._running), 0, budget, False
+        granted: dict[int, tuple[int, int]] = {}
+        while index < len(order) and left > 0:
+            i = order[index]
+            computed = partial.get(i, -1)
+            if computed >= 0:
+                if hold:
+                    index += 1
+                    continue
+                grant = self._known[i] - computed
+                if 0 < cap < grant:
+                    grant = cap
+                grant = min(grant, left)
+            else:
+                computed, grant = since[i] + k, 1
+            blocks, victim = 0 if self._reserve else -(-(computed + grant) // size) + (-computed // size), -1
+            while blocks > pool.free and victim != i:
+                victim = max(order, key=self._place) if by_rank else order[-1]
+                place = order.index(victim)
+                del order[place]
+                if place < index:
+                    index -= 1
+                back = granted.pop(victim, (0, 0))[1]
+                left += back
+                self._preempt(t, victim, back, i)
+                preempted = True
+            if victim == i:
+                if by_rank:
+                    continue
+                break
+            pool.take(blocks)
+            if self._chains is not None:
+                pool.publish(i, computed + grant)
+            granted[i] = (computed, grant)
+            left -= grant
+            index += 1
+        parked = [i for i in self._running if i not in granted and i not in partial]
+        for i in parked:
+            self._leave(i)
+        chunks = [(i, *granted[i]) for i in granted if i in partial]
+        return (
+            left, sum(chunk for _, _, chunk in chunks), sum(chunk * (done + (chunk + 1) / 2) for _, done, chunk in chunks),
+            [i for i, done, chunk in chunks if done + chunk == self._known[i]],
+            [(i, done + chunk) for i, done, chunk in chunks if done + chunk < self._known[i]], parked, preempted,
+        )
+
+    def _place(self, i: int) -> tuple[float, float]:
+        """Place of a running request in the queue order: the last one gives way first (rule 9)."""
+        computed = self._partial.get(i, -1)
+        known = self._since[i] + self._steps + 1 if computed < 0 else self._known[i]
+        return self._rank(i, known - self._prompt[i]), self._arrival[i]
+
+    def _preempt(self, t: float, i: int, granted: int, needed_by: int) -> None:
+        """Take all blocks of request i away and send it back to the queue (rules 10 and 11)."""
+        computed = self._partial.pop(i, -1)
+        if computed < 0:
+            computed = self._since[i] + self._steps
+            self._known[i] = computed + 1
+            self._leave(i)
+        del self._running[i]
+        blocks = self._pool.release(i, computed + granted, again=True)
+        self._preemptions[i] += 1
+        swap_us = self._memory.swap_us
+        if swap_us is None:
+            self._recomputed[i] += computed
+        elif computed:
+            self._kept[i] = computed
+            self._swap_us += swap_us * -(-computed // self._pool.block_size)
+        self._hit.pop(i, None)
+        self._enqueue(i)
+        self._events.append(Event("preempted", t, i, computed, blocks, needed_by))
+
+    def _leave(self, i: int) -> None:
+        """Take request i out of the sums over decoding requests."""
+        self._decoding -= 1
+        self._speaking.discard(i)
+        self._context -= self._since[i] + self._steps + 1
+        self._ends[:] = [end for end in self._ends if end & _REQUEST != i]
+        heapify(self._ends)
+        if not self._reserve:
+            r = -self._since[i] % self._pool.block_size
+            self._needy[r] -= 1
+            self._needy[r + self._pool.block_size] -= 1
+
+    def _cancel(self, now: float, head: int) -> None:
+        """Drop the requests whose clients have given up: what a running one computed in this step is lost (rule 29)."""
+        while self._cancels and self._cancels[0][0] <= now:
+            i = heappop(self._cancels)[1]
+            if i in self._outcome or not math.isnan(self._finished[i]):
+                continue
+            tokens = self._known[i] - self._prompt[i]
+            if i in self._running:
+                computed = self._partial.pop(i, -1)
+                if computed < 0:
+                    computed = self._since[i] + self._steps
+                    tokens = computed - self._prompt[i]
+                    self._leave(i)
+                del self._running[i]
+                if self._first[i] == now:
+                    self._first[i] = math.nan
+                blocks = self._give_back(i, computed)
+                self._events.append(Event("cancelled", now, i, computed, blocks))
+            elif not isinstance(self._queue, deque) and i < head:
+                self._queue[:] = [entry for entry in self._queue if entry[2] != i]
+                heapify(self._queue)
+            elif isinstance(self._queue, deque) and i in self._queue:
+                self._queue.remove(i)
+            else:
+                self._gone.add(i)
+            self._outcome[i], self._finished[i], self._delivered[i] = CANCELLED, now, tokens
+            self._kept.pop(i, None)
+
+    def _give_back(self, i: int, computed: int) -> int:
+        """Free what request i holds; how many blocks that was. A static batch keeps it until it ends."""
+        if self.policy.batching == "static":
+            return 0
+        if self._reserve:
+            self._pool.free += self._reserve[i]
+            return self._reserve[i]
+        return self._pool.release(i, computed)
+
+    def _release_ended(self, k: int) -> None:
+        """Free the blocks of the requests that end with decode step k, in the order in which they were scheduled."""
+        ends = self._ends
+        if any(end >> 32 == k for end in ends[1:3]):
+            over = {end & _REQUEST for end in ends if end >> 32 == k}
+            order = [i for i in self._running if i in over]
+        else:
+            order = [ends[0] & _REQUEST]
+        for i in order:
+            self._pool.release(i, self._ending[i])
+
+    def _publish_quoted(self, k: int) -> None:
+        """Publish the reply blocks of running requests that later prompts quote, this step's tokens included."""
+        for i in self._speaking:
+            self._pool.publish(i, self._since[i] + k + 1)
+
+    def _unpark(self, parked: list[int]) -> None:
+        """Take the decoding requests that got nothing in the last step back into the sums."""
+        size = self._pool.block_size
+        for i in parked:
+            self._since[i] -= 1
+            done = self._since[i] + self._steps
+            heappush(self._ends, (self._steps - done + self._ending[i]) << 32 | i)
+            self._decoding += 1
+            self._context += done + 1
+            if i in self._quoted:
+                self._speaking.add(i)
+            self._needy[-self._since[i] % size] += 1
+            self._needy[-self._since[i] % size + size] += 1
+
+    def _granted(
+        self, granted: int, closing: list[int], halfway: list[tuple[int, int]], decoding: int, parked: list[int]
+    ) -> list[tuple[int, int]]:
+        """Who gets how many tokens in each step, in the order in which they were granted."""
+        prompts = {}
+        if granted:
+            prompts = {i: done - self._before(i) for i, done in [(i, self._known[i]) for i in closing] + halfway}
+        idle = set(parked) | (self._partial.keys() - prompts.keys())
+        return [(i, prompts.get(i, 1)) for i in self._running if i in prompts or (decoding and i not in idle)]
+
+    def _before(self, i: int) -> int:
+        """Tokens of request i computed before this step."""
+        return self._partial.get(i, self._hit.get(i, 0))
 
     def run(self, trace: Trace) -> Run:
         """What happened so far, as columns; `trace` is what was submitted."""
-        finished = np.array(self._finished)
-        rows = np.fromiter(self._rows, np.float64, len(self._rows)).reshape(-1, 6).T
+        n, finished = len(self._arrival), np.array(self._finished)
+        outcome = np.where(np.isnan(finished), UNFINISHED, FINISHED).astype(np.int8)
+        outcome[list(self._outcome)] = list(self._outcome.values())
+        rows = np.fromiter(self._rows, np.float64, len(self._rows)).reshape(-1, _COLUMNS).T
         start, first_us = rows[0].copy(), rows[2].copy()
-        count, decode, prefilling, prefill = rows[[1, 3, 4, 5]].astype(np.int64)
+        count, decode, prefilling, prefill, free = rows[[1, 3, 4, 5, 6]].astype(np.int64)
         growth = (self.service.attention_us * (prefill * prefill) + self.service.context_us * decode).astype(np.float64)
         growth[count == 1] = 0.0
         return Run(
@@ -229,30 +843,27 @@ class Engine:
             first_token_us=np.array(self._first),
             finished_us=finished,
             released_us=np.array(self._released) if self.policy.batching == "static" else finished,
-            outcome=np.where(np.isnan(finished), UNFINISHED, FINISHED).astype(np.int8),
-            steps=Steps(start, count, first_us, growth, decode, prefilling, prefill),
+            outcome=outcome,
+            steps=Steps(start, count, first_us, growth, decode, prefilling, prefill, free),
+            cached=_dense(self._cached, n),
+            preemptions=_dense(self._preemptions, n),
+            recomputed=_dense(self._recomputed, n),
+            events=tuple(self._events),
+            grants=None if self._grants is None else tuple(self._grants),
+            stopped=self.stopped,
         )
 
-    def _launch(self, head: int, now: float) -> float:
-        """Clock at which the next static batch leaves: full, timed out, or the trace is over. inf: not known yet."""
-        arrival, last = self._arrival, head + self.policy.slots - 1
-        if head == len(arrival):
-            return math.inf
-        if last < len(arrival):
-            full = arrival[last]
-        else:
-            full = arrival[-1] if self._closed else math.inf
-        return max(now, min(full, arrival[head] + 1e6 * self.policy.fill_timeout))
 
-    def _release(self, head: int, now: float) -> None:
-        """Static: the batch is over, and the slots of all its members are free."""
-        self._released[self._freed : head] = [now] * (head - self._freed)
-        self._freed = head
+def _dense(few: dict[int, int], n: int) -> Ints:
+    """A column from the values that are not 0."""
+    column = np.zeros(n, np.int64)
+    column[list(few)] = list(few.values())
+    return column
 
 
 @lru_cache(maxsize=16)
 def _table(service: StepTime) -> list[float]:
-    """Step time by tokens in the step, µs; engines of the same service share it, so a service must be hashable."""
+    """Step time by tokens in the step, µs; engines of the same service share it."""
     table: list[float] = service.base_us(np.arange(_TABLE)).tolist()
     return table
 
@@ -260,7 +871,7 @@ def _table(service: StepTime) -> list[float]:
 def _steps_until(gap: float, first: float, growth: float) -> int:
     """The least m ≥ 1 with m·first + growth·m(m−1)/2 ≥ gap: the root of the quadratic, corrected for rounding."""
     half = first - growth / 2
-    m = max(1, int(2 * gap / (half + math.sqrt(half * half + 2 * growth * gap))))
+    m = int(2 * gap / (half + math.sqrt(half * half + 2 * growth * gap))) + 1
     while m * first + growth * (m * (m - 1) // 2) < gap:
         m += 1
     while m > 1 and (m - 1) * first + growth * ((m - 1) * (m - 2) // 2) >= gap:

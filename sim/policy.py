@@ -8,6 +8,55 @@ from typing import Literal
 
 Batching = Literal["continuous", "static"]
 Prompts = Literal["chunked", "whole", "alone"]
+Order = Literal["fcfs", "priority", "shortest", "shortest_predicted", "least_attained"]
+Reserve = Literal["nothing", "maximum", "output"]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """KV memory as a pool of blocks, and how requests get hold of them.
+
+    blocks         blocks that requests can use (vLLM: num_gpu_blocks less the one it keeps for itself), ≥ 2
+    block_size     tokens in a block, ≥ 1
+    prefix_cache   free blocks remember what they held, and a prompt that starts alike takes them over
+    reserve        "nothing": blocks are taken as tokens come (paged); "maximum": at admission for `longest` tokens
+                   (Orca, FasterTransformer); "output": at admission for prompt and true output
+    full_prompt    admit only if the whole prompt has blocks, not just its first chunk (vLLM: scheduler_reserve_full_isl)
+    watermark      blocks that an admission must leave free while others run; below 1: that share of the pool and one block
+    swap_us        None: who is preempted computes its KV anew; else µs per block to move it to the host, and the same back
+    refuse         refuse at arrival what can never fit; only replays of a scheduler that does not do so switch it off
+    """
+
+    blocks: int
+    block_size: int = 16
+    prefix_cache: bool = False
+    reserve: Reserve = "nothing"
+    full_prompt: bool = True
+    watermark: float = 0.0
+    swap_us: float | None = None
+    refuse: bool = True
+
+    def __post_init__(self) -> None:
+        """Raise ValueError that names the field and its range."""
+        if self.blocks < 2:
+            raise ValueError(f"memory: blocks must be at least 2, not {self.blocks}")
+        if self.block_size < 1:
+            raise ValueError(f"memory: block_size must be at least 1 token, not {self.block_size}")
+        if self.reserve not in ("nothing", "maximum", "output"):
+            raise ValueError(f"memory: reserve must be 'nothing', 'maximum' or 'output', not {self.reserve!r}")
+        if not 0 <= self.watermark <= 1:
+            raise ValueError(f"memory: watermark must be a share from 0 to 1, not {self.watermark}")
+        if self.swap_us is not None and not 0 <= self.swap_us < math.inf:
+            raise ValueError(f"memory: swap_us must be 0 µs per block or more, not {self.swap_us}; None means recompute")
+        if self.prefix_cache and self.reserve != "nothing":
+            raise ValueError("memory: a prefix cache needs paged memory, so reserve must be 'nothing'")
+        if self.prefix_cache and self.swap_us is not None:
+            raise ValueError("memory: with a prefix cache swap_us must be None: who is preempted finds its own blocks again")
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that an admission leaves free: vLLM counts the block it keeps for itself into the share."""
+        return int(self.watermark * (self.blocks + 1))
 
 
 @dataclass(frozen=True)
@@ -26,6 +75,20 @@ class Policy:
                   "alone":   unsplit, in steps that hold prompts only, and before any decode
     fill_timeout  seconds that the oldest waiting request waits for a static batch to fill; inf: until it is full or
                   the trace ends
+    order         who is first among those who wait (sim/orders.py): "fcfs": the earliest; "priority": the smallest
+                  priority of the trace; "shortest": the least output left; "shortest_predicted": the same by a noisy
+                  guess; "least_attained": the fewest output tokens so far. In every order but fcfs the last in it is
+                  preempted first
+    noise         of the guess: standard deviation of the logarithm of guess over truth; seeded by `seed`
+    memory        the KV pool; None: without limit
+    longest       most tokens of a prompt and its output (vLLM: max_model_len): the output is cut there; None: no limit
+    chunk_cap     most prompt tokens of one request in a step while others are there (vLLM:
+                  long_prefill_token_threshold); 0: no cap
+    fair_cap      raise that cap to an equal share of the budget (vLLM: long_prefill_token_threshold_adaptive)
+    batched       the budget of which fair_cap takes the share, where it is not `budget` (vLLM: max_num_batched_tokens beside
+                  a smaller max_num_scheduled_tokens)
+    prefill_every steps from one that carries prompt tokens to the next while decodes run (vLLM:
+                  prefill_schedule_interval); 1: no holding back
     """
 
     name: str
@@ -34,19 +97,52 @@ class Policy:
     budget: int | None = None
     prompts: Prompts = "chunked"
     fill_timeout: float = math.inf
+    order: Order = "fcfs"
+    noise: float = 0.0
+    seed: int = 0
+    memory: Memory | None = None
+    longest: int | None = None
+    chunk_cap: int = 0
+    fair_cap: bool = False
+    batched: int | None = None
+    prefill_every: int = 1
 
     def __post_init__(self) -> None:
         """Raise ValueError that names the field and its range."""
-        if self.batching not in ("continuous", "static"):
-            raise ValueError(f"policy {self.name!r}: batching must be 'continuous' or 'static', not {self.batching!r}")
-        if self.prompts not in ("chunked", "whole", "alone"):
-            raise ValueError(f"policy {self.name!r}: prompts must be 'chunked', 'whole' or 'alone', not {self.prompts!r}")
+        choices = {
+            "batching": ("continuous", "static"),
+            "prompts": ("chunked", "whole", "alone"),
+            "order": ("fcfs", "priority", "shortest", "shortest_predicted", "least_attained"),
+        }
+        for field, allowed in choices.items():
+            if getattr(self, field) not in allowed:
+                raise self._error(field, f"must be one of {', '.join(allowed)}")
         if self.slots < 1:
-            raise ValueError(f"policy {self.name!r}: slots must be at least 1, not {self.slots}")
+            raise self._error("slots", "must be at least 1")
         if self.budget is not None and self.budget < 1:
-            raise ValueError(f"policy {self.name!r}: budget must be at least 1 token, not {self.budget}; None means no limit")
+            raise self._error("budget", "must be at least 1 token; None means no limit")
         if not self.fill_timeout >= 0:
-            raise ValueError(f"policy {self.name!r}: fill_timeout must be 0 s or more, not {self.fill_timeout}")
+            raise self._error("fill_timeout", "must be 0 s or more")
+        if not 0 <= self.noise < math.inf:
+            raise self._error("noise", "must be 0 or more")
+        if self.longest is not None and self.longest < 2:
+            raise self._error("longest", "must be at least 2 tokens; None means no limit")
+        if self.chunk_cap < 0:
+            raise self._error("chunk_cap", "must be 0 tokens (no cap) or more")
+        if self.prefill_every < 1:
+            raise self._error("prefill_every", "must be at least 1 step")
+        if self.batching == "static" and self.order != "fcfs":
+            raise self._error("order", "must be fcfs under static batching")
+        memory = self.memory
+        if memory is None:
+            return
+        if self.batching == "static" and memory.reserve == "nothing":
+            raise self._error("memory", "of a static batch must be reserved, as nobody can be preempted")
+        if memory.reserve == "maximum" and self.longest is None:
+            raise self._error("longest", "is what memory.reserve = 'maximum' reserves, so it must be given")
+
+    def _error(self, field: str, rule: str) -> ValueError:
+        return ValueError(f"policy {self.name!r}: {field} {rule}, not {getattr(self, field)!r}")
 
 
 def static(slots: int, fill_timeout: float = math.inf, name: str = "static") -> Policy:
@@ -64,3 +160,37 @@ def continuous(slots: int, budget: int | None = None, prompts: Prompts = "chunke
     With a budget and chunked prompts these are the decisions of vLLM's v1 scheduler with unlimited memory.
     """
     return Policy(name, "continuous", slots, budget, prompts)
+
+
+def vllm(slots: int, budget: int, memory: Memory, name: str = "vLLM v1") -> Policy:
+    """vLLM 0.33.0's v1 scheduler (peers/vllm/SEMANTICS.md): running requests first, prompts in chunks, paged memory."""
+    return Policy(name, "continuous", slots, budget, "chunked", memory=memory)
+
+
+def vllm_v0(slots: int, budget: int, blocks: int, block_size: int = 16, swap_us: float | None = None,
+            name: str = "vLLM v0") -> Policy:
+    """vLLM before its v1 engine, as Sarathi-Serve (OSDI 2024, section 5) and PagedAttention (SOSP 2023, section 4.5) run it.
+
+    Prompts go first, whole, in steps of their own; who needs a block makes the newest give way, to recompute or to swap;
+    1 % of the blocks stay free at an admission (Vidur's and vLLM's default watermark).
+    """
+    memory = Memory(blocks, block_size, watermark=0.01, swap_us=swap_us)
+    return Policy(name, "continuous", slots, budget, "alone", memory=memory)
+
+
+def orca(slots: int, blocks: int, longest: int, block_size: int = 16, name: str = "Orca") -> Policy:
+    """Orca (OSDI 2022, Algorithm 1): whole prompts beside the decodes, memory reserved for the longest request."""
+    return Policy(name, "continuous", slots, None, "whole", memory=Memory(blocks, block_size, reserve="maximum"), longest=longest)
+
+
+def sarathi_serve(slots: int, budget: int, blocks: int, block_size: int = 16, name: str = "Sarathi-Serve") -> Policy:
+    """Sarathi-Serve (OSDI 2024, Algorithm 3): all decodes, then half-done prompts, then new ones, within the budget."""
+    memory = Memory(blocks, block_size, watermark=0.01, full_prompt=True)
+    return Policy(name, "continuous", slots, budget, "chunked", memory=memory)
+
+
+def faster_transformer(slots: int, blocks: int, longest: int, fill_timeout: float = math.inf, block_size: int = 16,
+                       name: str = "FasterTransformer") -> Policy:
+    """FasterTransformer as Orca and PagedAttention measure it: static batches, memory reserved for the longest request."""
+    memory = Memory(blocks, block_size, reserve="maximum")
+    return Policy(name, "static", slots, fill_timeout=fill_timeout, memory=memory, longest=longest)

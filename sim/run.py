@@ -32,6 +32,7 @@ class Steps:
     decode     int64    requests that get one decode token in each step
     prefilling int64    requests that get prompt tokens in each step
     prefill    int64    prompt tokens in each step
+    free       int64    blocks free after the decisions for the last step of the row; 0 without a limit on memory
     """
 
     start_us: Floats
@@ -41,12 +42,32 @@ class Steps:
     decode: Ints
     prefilling: Ints
     prefill: Ints
+    free: Ints
 
     @property
     def end_us(self) -> Floats:
         """Clock at which the last step of each row ends, µs."""
         n = self.count
         return self.start_us + n * self.first_us + self.growth_us * (n * (n - 1) / 2)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a request when a step was decided, at start_us.
+
+    kind       what                                tokens                        blocks
+    admitted   resumed, or found a cached prefix   cached or kept tokens         –
+    blocked    the head cannot enter               blocks it asks for            blocks free
+    preempted  its blocks were taken away          computed tokens given up      blocks it held; `by`: who needed them
+    cancelled  its client gave up while it ran     computed tokens               blocks it held
+    """
+
+    kind: str
+    at_us: float
+    request: int
+    tokens: int
+    blocks: int = 0
+    by: int = -1
 
 
 @dataclass(frozen=True)
@@ -58,6 +79,12 @@ class Run:
     finished_us     end of the step that yields its last token (static: still the request's own last token)
     released_us     when its slot becomes free: finished_us, but the end of the whole batch under static batching
     outcome         FINISHED, CANCELLED, REFUSED or UNFINISHED
+    cached          prompt tokens found in the prefix cache at the first admission
+    preemptions     how often the request lost its blocks
+    recomputed      tokens that were computed and thrown away by preemptions
+    events          what happened to whom, in order of time
+    grants          if asked for: for each row of steps, who gets how many tokens in each of its steps, in that order
+    stopped         why the run ended with requests left; empty: it did not
     """
 
     trace: Trace
@@ -69,6 +96,12 @@ class Run:
     released_us: Floats
     outcome: NDArray[np.int8]
     steps: Steps
+    cached: Ints
+    preemptions: Ints
+    recomputed: Ints
+    events: tuple[Event, ...] = ()
+    grants: tuple[list[tuple[int, int]], ...] | None = None
+    stopped: str = ""
 
     def __len__(self) -> int:
         return len(self.trace)

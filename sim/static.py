@@ -36,10 +36,12 @@ def simulate_static(trace: Trace, service: StepTime, policy: Policy) -> Run:
     if policy.batching != "static":
         raise ValueError(f"policy {policy.name!r}: simulate_static serves batching 'static', not {policy.batching!r}")
     _refuse_cancel(trace)
+    if policy.memory is not None:
+        raise ValueError(f"policy {policy.name!r}: simulate_static has memory without limit; sim.engine.simulate takes any")
     b = _serve([trace], service, [policy.slots], [policy.fill_timeout])
-    finished = b.start[b.of] + b.finish_after
+    finished, none = b.start[b.of] + b.finish_after, np.zeros(len(trace), np.int64)
     return Run(trace, service, policy, b.start[b.of], (b.start + b.prompt_us)[b.of], finished,
-               (b.start + b.length_us)[b.of], np.full(len(trace), FINISHED, np.int8), _steps(b, service))
+               (b.start + b.length_us)[b.of], np.full(len(trace), FINISHED, np.int8), _steps(b, service), none, none, none)
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,8 @@ def _steps(b: _Batches, service: StepTime) -> Steps:
     growth = np.where(b.stretch_count > 1, service.context_us * b.running, 0.0)
     rows = Steps(column(b.start, b.start[b.of] + b.stretch_after, np.float64), count,
                  column(b.prompt_us, b.stretch_first, np.float64), column(0, growth, np.float64),
-                 column(0, b.running, np.int64), column(b.size, 0, np.int64), column(b.prompt_tokens, 0, np.int64))
+                 column(0, b.running, np.int64), column(b.size, 0, np.int64), column(b.prompt_tokens, 0, np.int64),
+                 column(0, 0, np.int64))
     real = count > 0  # two members that end together leave an empty stretch
     return Steps(*(getattr(rows, f.name)[real] for f in fields(Steps)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,6 +29,50 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
+class Content:
+    """What the tokens of the prompts are, as runs of token streams, and which stream each reply is.
+
+    Two prompts share a prefix exactly as far as their tokens agree: token k of stream s is another token than any other
+    (stream, k). A prompt quotes a reply as a run of that reply's stream.
+
+    first   int64[n+1]  the runs of request i are first[i] ≤ j < first[i+1]; their lengths add up to its prompt
+    stream  int64[m]    stream of each run
+    start   int64[m]    place of its first token in the stream, ≥ 0
+    length  int64[m]    tokens, ≥ 1
+    reply   int64[n]    stream of each request's reply
+    """
+
+    first: Ints
+    stream: Ints
+    start: Ints
+    length: Ints
+    reply: Ints
+
+    def __post_init__(self) -> None:
+        for name, low in (("first", 0), ("stream", -_MAX_ID), ("start", 0), ("length", 1), ("reply", -_MAX_ID)):
+            values = _integers(f"content.{name}", getattr(self, name), low, _MAX_ID)
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)
+        if not len(self.stream) == len(self.start) == len(self.length) == self.first[-1] or self.first[0] != 0:
+            raise TraceError("content: stream, start and length must have one element a run, as many as first[-1] says")
+        if len(self.first) != len(self.reply) + 1 or (np.diff(self.first) < 1).any():
+            raise TraceError("content: every request needs at least one run, and first one element more than reply")
+
+    @classmethod
+    def of(cls, runs: Sequence[Sequence[tuple[int, int, int]]], reply: ArrayLike) -> Content:
+        """From a list of (stream, start, length) for each request."""
+        flat = np.array([run for request in runs for run in request], np.int64).reshape(-1, 3)
+        return cls(np.cumsum([0] + [len(request) for request in runs]), flat[:, 0], flat[:, 1], flat[:, 2], np.asarray(reply))
+
+    def take(self, index: NDArray[np.int64]) -> Content:
+        """The content of the requests at these positions."""
+        runs = np.diff(self.first)[index]
+        pick = np.repeat(self.first[index] - (np.cumsum(runs) - runs), runs) + np.arange(runs.sum())
+        return Content(np.concatenate(([0], np.cumsum(runs))), self.stream[pick], self.start[pick], self.length[pick],
+                       self.reply[index])
+
+
+@dataclass(frozen=True, eq=False)
 class Trace:
     """Requests in order of arrival; one element a request. The columns are copied, checked and made read-only.
 
@@ -37,6 +82,7 @@ class Trace:
     priority    int64    smaller is more urgent; None: all alike
     cancel      float64  s, when the client gives up, ≥ arrival, rounded like it; inf: never; None: nobody does
     session     int64    requests of one conversation carry one number; None: the workload does not say
+    content     what the prompts hold, for prefix caches; None: nothing that another request has too
     name        shown in figures, tables and messages; no part of equality, hash and digest
     arrival_us  float64  µs, whole numbers: the truth that `arrival` is derived from
 
@@ -51,6 +97,7 @@ class Trace:
     cancel: Floats | None = None
     session: Ints | None = None
     name: str = ""
+    content: Content | None = None
     arrival_us: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +121,13 @@ class Trace:
             cancel_us = _microseconds("cancel", self.cancel, never=True)
             self._keep("cancel", cancel_us / 1e6)
             _refuse("cancel", cancel_us / 1e6, cancel_us < arrival_us, "a request cannot be cancelled before its arrival")
+
+        if self.content is not None:
+            runs = self.content
+            if len(runs.reply) != len(self):
+                raise TraceError(f"content is of {len(runs.reply)} requests, but the trace has {len(self)}")
+            tokens = np.add.reduceat(runs.length, runs.first[:-1])
+            _refuse("content", tokens, tokens != self.prompt, "allowed: runs whose lengths add up to the prompt")
 
     def _keep(self, column: str, values: NDArray[Any]) -> None:
         if len(values) != len(self.arrival):
@@ -104,6 +158,10 @@ class Trace:
         for name, values in self.columns.items():
             sha.update(f"{name} {len(values)} ".encode())
             sha.update(values.astype(values.dtype.newbyteorder("<")).tobytes())
+        if self.content is not None:
+            for part in (self.content.first, self.content.stream, self.content.start, self.content.length, self.content.reply):
+                sha.update(f"content {len(part)} ".encode())
+                sha.update(part.astype("<i8").tobytes())
         return sha.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -114,7 +172,7 @@ class Trace:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A plain pickle would come back with writable columns.
-        return Trace, (self.arrival, self.prompt, self.output, self.priority, self.cancel, self.session, self.name)
+        return Trace, (self.arrival, self.prompt, self.output, self.priority, self.cancel, self.session, self.name, self.content)
 
     def take(self, index: ArrayLike | slice) -> Trace:
         """The requests at `index` (positions, a mask or a slice), times unchanged.
@@ -122,7 +180,8 @@ class Trace:
         Raises TraceError if nothing is left or the order of arrival is broken; IndexError beyond the end.
         """
         rows = index if isinstance(index, slice) else np.asarray(index)
-        return Trace(**{name: values[rows] for name, values in self.columns.items()}, name=self.name)
+        content = self.content and self.content.take(np.arange(len(self))[rows])
+        return Trace(**{name: values[rows] for name, values in self.columns.items()}, name=self.name, content=content)
 
     def head(self, n: int) -> Trace:
         """The first `n` requests, or all if there are fewer. Raises TraceError unless n ≥ 1."""
@@ -147,11 +206,12 @@ class Trace:
         if first == end:
             raise TraceError(f"no request arrives between {start_s} s and {end_s} s; "
                              f"the arrivals of this trace lie between {self.arrival[0]} s and {self.arrival[-1]} s")
-        columns = self.take(slice(first, end if limit is None else min(end, first + limit))).columns
+        taken = self.take(slice(first, end if limit is None else min(end, first + limit)))
+        columns = taken.columns
         zero_us = self.arrival_us[first]
         for name in columns.keys() & {"arrival", "cancel"}:
             columns[name] = (np.rint(columns[name] * 1e6) - zero_us) / 1e6
-        return Trace(**columns, name=self.name)
+        return Trace(**columns, name=self.name, content=taken.content)
 
 
 def _microseconds(column: str, values: ArrayLike, never: bool = False) -> Floats:

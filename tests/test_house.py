@@ -21,6 +21,7 @@ Sources = Mapping[str, str]
 FLOORS = (
     ("trace",),
     ("workloads", "readers", "hardware", "service", "policy"),
+    ("orders", "kv"),
     ("run",),
     ("engine", "static"),
     ("metrics",),

@@ -117,7 +117,9 @@ def plain(trace: Trace, service: StepTime, policy: Policy) -> tuple[Run, list[li
     last = [t[-1] for t in s.tokens]
     start, count, took, growth, decode, prefilling, prefill = zip(*s.rows, strict=True) if s.rows else [()] * 7
     steps = Steps(np.array(start, float), np.array(count, np.int64), np.array(took, float), np.array(growth, float),
-                  np.array(decode, np.int64), np.array(prefilling, np.int64), np.array(prefill, np.int64))
+                  np.array(decode, np.int64), np.array(prefilling, np.int64), np.array(prefill, np.int64),
+                  np.zeros(len(count), np.int64))
+    none = np.zeros(len(first), np.int64)
     run = Run(trace, service, policy, np.array(s.admitted, float), np.array(first, float), np.array(last, float),
-              np.array(s.released, float), np.full(len(first), FINISHED, np.int8), steps)
+              np.array(s.released, float), np.full(len(first), FINISHED, np.int8), steps, none, none, none)
     return run, s.tokens

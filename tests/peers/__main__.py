@@ -1,0 +1,41 @@
+"""`python -m tests.peers vllm DIR`: replay every recording in DIR and say what agrees; exit 1 unless all of it does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.peers.vllm import replay
+
+USAGE = "usage: python -m tests.peers vllm DIR"
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2 or arguments[0] != "vllm":
+        print(USAGE, file=sys.stderr)
+        return 2
+    folder = Path(arguments[1])
+    files = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+    agree = differ = steps = rows = 0
+    for path in files:
+        try:
+            result = replay(path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"{path.name}: not a recording that can be replayed: {error!r}")
+            differ += 1
+            continue
+        steps, rows = steps + result.steps, rows + result.rows
+        print(f"{result.name}: {result.steps} steps in {result.rows} rows, {result.difference or 'agrees'}")
+        agree += not result.difference
+        differ += bool(result.difference)
+    if not files:
+        print(f"no recording (*.json, *.json.gz) in {folder}", file=sys.stderr)
+    taken = rows < steps
+    if files and not taken:
+        print("nothing was taken in closed form: as many rows as steps")
+    print(f"{agree} agree, {differ} differ")
+    return 0 if files and not differ and taken else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,253 @@
+"""The engine with memory: against the rules taken word by word, and against sums on paper."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.engine import Engine, simulate
+from sim.policy import Memory, Policy, faster_transformer, orca, sarathi_serve, vllm, vllm_v0
+from sim.run import CANCELLED, FINISHED, REFUSED, Run
+from sim.service import Affine
+from sim.trace import Content, Trace
+from tests.sim.plain_paged import serve
+
+CLOCK = Affine(1_000, 10, 5)
+REPLY, PRIVATE = 2_000_000, 1_000_000
+
+
+@st.composite
+def contents(draw: st.DrawFn, prompt: list[int]) -> Content:
+    """Prompts that start with a shared text, may quote an earlier reply, and end with something of their own."""
+    requests = []
+    for i, length in enumerate(prompt):
+        runs, left = [], length
+        if draw(st.booleans()):
+            part = min(left, draw(st.integers(1, 40)))
+            runs, left = [(draw(st.integers(1, 3)), 0, part)], left - part
+            if left and draw(st.booleans()):
+                part = min(left, draw(st.integers(1, 25)))
+                runs.append((REPLY + draw(st.integers(0, i)), 0, part))
+                left -= part
+        requests.append(runs + ([(PRIVATE + i, 0, left)] if left else []))
+    return Content.of(requests, [REPLY + i for i in range(len(prompt))])
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Trace, Affine, Policy]:
+    """A short trace under a vLLM-like policy whose memory is often scarce."""
+    n = draw(st.integers(1, 14))
+    numbers = lambda low, high: draw(st.lists(st.integers(low, high), min_size=n, max_size=n))  # noqa: E731
+    prompt, output, arrival = numbers(1, 60), numbers(1, 30), sorted(numbers(0, draw(st.sampled_from([0, 2_000, 20_000]))))
+    order = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
+    cached = draw(st.booleans())
+    gives_up = draw(st.lists(st.none() | st.integers(0, 30_000), min_size=n, max_size=n))
+    cancel = [math.inf if after is None else (at + after) / 1e6 for at, after in zip(arrival, gives_up, strict=True)]
+    trace = Trace(
+        np.array(arrival) / 1e6, prompt, output, priority=numbers(0, 3) if order == "priority" else None,
+        cancel=cancel if draw(st.booleans()) else None,
+        content=draw(contents(prompt)) if cached and draw(st.booleans()) else None,
+    )
+    size = draw(st.sampled_from([1, 2, 4, 8, 16]))
+    largest = max(-(-(p + o - 1) // size) for p, o in zip(prompt, output, strict=True))
+    memory = Memory(
+        max(2, largest + draw(st.integers(0, 2 * largest))), size, cached, full_prompt=draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.0, 0.0, 0.05, 0.3])), refuse=False,
+    )
+    prompts = draw(st.sampled_from(["chunked", "chunked", "chunked", "whole"]))
+    budget = draw(st.sampled_from([4, 8, 16, 32, 64, 128, 1_000]) if prompts == "chunked" else st.sampled_from([60, 128]))
+    policy = Policy(
+        "any", "continuous", draw(st.integers(1, 9)), budget, prompts, order=order, memory=memory,
+        chunk_cap=draw(st.sampled_from([0, 0, 0, 5, 20])), fair_cap=draw(st.booleans()),
+        prefill_every=draw(st.sampled_from([1, 1, 1, 2, 4])),
+    )
+    return trace, draw(st.builds(Affine, st.integers(1, 6_000), st.integers(0, 40), st.integers(0, 40))), policy
+
+
+def finished(trace: Trace, clock: Affine, policy: Policy, longest_stretch: int = 1 << 60) -> tuple[Engine, Run]:
+    engine = Engine(clock, policy, record_grants=True, longest_stretch=longest_stretch, most_rows=5_000)
+    engine.submit(trace)
+    engine.advance(math.inf)
+    return engine, engine.run(trace)
+
+
+@given(cases(), st.sampled_from([1, 1 << 60]))
+def test_every_decision_is_that_of_the_rules_taken_word_by_word(case: tuple[Trace, Affine, Policy], longest: int) -> None:
+    trace, clock, policy = case
+    theirs = serve(trace, clock, policy, most=5_000)
+    _, run = finished(trace, clock, policy, longest)
+    assert run.grants is not None
+    rows = zip(run.steps.start_us, run.steps.count, run.steps.first_us, run.grants, strict=True)
+    mine = [(t + m * d, t + (m + 1) * d, grants) for t, count, d, grants in rows if grants for m in range(count)]
+    if run.stopped.startswith("stopped"):  # two prompts that take each other's blocks for ever: as far as both went
+        assert mine[:1_000] == [step[:3] for step in theirs.log[:1_000]]
+        return
+    assert mine == [step[:3] for step in theirs.log]
+    for r in theirs.requests:
+        i = r.index
+        assert np.array_equal([run.admitted_us[i], run.finished_us[i]], [r.admitted, r.finished], equal_nan=True)
+        assert np.array_equal(run.first_token_us[i], r.times[0] if r.times else math.nan, equal_nan=True)
+        assert run.preemptions[i] == r.preemptions
+        assert run.cached[i] == (r.hits or 0)
+    assert run.recomputed.sum() == theirs.recomputed
+
+
+@given(cases())
+def test_blocks_in_use_and_free_are_the_pool_at_every_step(case: tuple[Trace, Affine, Policy]) -> None:
+    trace, clock, policy = case
+    assert policy.memory is not None
+    theirs = serve(trace, clock, policy, most=2_000)
+    pool = policy.memory.blocks
+    assert all(0 <= free <= pool for *_, free in theirs.log)
+    engine, run = finished(trace, clock, policy)
+    assert ((run.steps.free >= 0) & (run.steps.free <= pool)).all()
+    if not run.stopped:
+        assert engine._pool.free == pool, "whoever has left holds nothing"
+        assert not engine._pool._holders and not any(engine._pool._released[c] == 0 for c in engine._pool._released)
+
+
+@given(cases())
+def test_tokens_computed_are_prompt_and_output_less_one_and_what_was_recomputed(case: tuple[Trace, Affine, Policy]) -> None:
+    trace, clock, policy = case
+    _, run = finished(trace, clock, policy)
+    assert run.grants is not None
+    computed = np.zeros(len(trace), int)
+    for row, grants in enumerate(run.grants):
+        for i, tokens in grants:
+            computed[i] += tokens * run.steps.count[row]
+    found = np.zeros(len(trace), int)
+    for event in run.events:
+        if event.kind == "admitted":
+            found[event.request] += event.tokens
+    for i in np.flatnonzero(run.outcome == FINISHED):
+        assert computed[i] == trace.prompt[i] + trace.output[i] - 1 + run.recomputed[i] - found[i]
+
+
+@given(cases())
+def test_the_same_trace_gives_the_same_bytes(case: tuple[Trace, Affine, Policy]) -> None:
+    first, second = (finished(*case)[1] for _ in range(2))
+    for name in ("admitted_us", "first_token_us", "finished_us", "preemptions", "recomputed", "cached"):
+        assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
+
+
+# --- on paper: blocks of 4 tokens, a step of 1 ms, nothing else costs ---------------------------------------------------
+
+STEP = Affine(1_000, 0, 0)
+
+
+def test_the_newest_gives_way_and_computes_its_prompt_and_reply_anew() -> None:
+    # Pool of 4 blocks. Two prompts of 4 tokens take a block each; their second tokens need a second block each: 4 of 4.
+    # KV tokens 4+1..4+4 fit; with the ninth (5th decode, after 5 ms) request 0 needs a third block: request 1 gives way
+    # with 8 tokens computed (4 prompt, 4 of its reply). Request 0 holds 3 blocks until its 6 tokens are out at 6 ms;
+    # then request 1 comes back with 9 known tokens (3 blocks), which yields its 6th and last token at 7 ms.
+    run = simulate(Trace([0, 0], [4, 4], [6, 6]), STEP, vllm(2, 100, Memory(4, 4)))
+    assert run.preemptions.tolist() == [0, 1]
+    assert run.recomputed.tolist() == [0, 8]
+    assert run.finished_us.tolist() == [6_000, 7_000]
+    (preempted,) = [event for event in run.events if event.kind == "preempted"]
+    assert (preempted.at_us, preempted.request, preempted.by, preempted.blocks) == (5_000, 1, 0, 2)
+
+
+def test_a_swapped_request_comes_back_with_its_tokens_and_pays_the_way_there_and_back() -> None:
+    # As before, but its 2 blocks go to the host (2 × 100 µs, in the step at 5 ms) and come back (200 µs, at 6.2 ms);
+    # there it has one decode left to do instead of a prompt of 9.
+    run = simulate(Trace([0, 0], [4, 4], [6, 6]), STEP, vllm(2, 100, Memory(4, 4, swap_us=100)))
+    assert run.recomputed.tolist() == [0, 0]
+    assert run.finished_us.tolist() == [6_200, 7_400]
+
+
+def test_a_request_that_can_never_fit_is_refused_and_delays_nobody() -> None:
+    # 20 + 10 − 1 tokens fill 8 blocks of 4; the pool has 5.
+    run = simulate(Trace([0, 0], [20, 4], [10, 2]), STEP, vllm(4, 100, Memory(5, 4)))
+    assert run.outcome.tolist() == [REFUSED, FINISHED]
+    assert run.finished_us[1] == 2_000
+
+
+def test_a_cancelled_request_releases_its_blocks_at_the_end_of_the_step() -> None:
+    # Request 0 gives up at 2.5 ms, in the step that ends at 3 ms: that step's token is lost, it has had two.
+    run = simulate(Trace([0], [4], [50], cancel=[0.0025]), STEP, vllm(2, 100, Memory(14, 4)))
+    assert (run.outcome[0], run.finished_us[0], run.first_token_us[0]) == (CANCELLED, 3_000, 1_000)
+    # A prompt of 40 tokens holds 10 of 11 blocks; given up at 0.5 ms, it makes room at 1 ms for one that needs 3.
+    scarce = simulate(Trace([0, 0], [40, 9], [2, 2], cancel=[0.0005, math.inf]), STEP, vllm(2, 100, Memory(11, 4)))
+    assert scarce.admitted_us.tolist() == [0, 1_000]
+
+
+def test_a_full_hit_recomputes_the_last_block() -> None:
+    # The same 8 tokens twice, blocks of 4: the second finds one block of its two, as the last token must be computed.
+    content = Content.of([[(1, 0, 8)], [(1, 0, 8)]], [100, 101])
+    run = simulate(Trace([0, 0.01], [8, 8], [2, 2], content=content), STEP, vllm(2, 100, Memory(10, 4, True)))
+    assert run.cached.tolist() == [0, 4]
+
+
+def test_a_reply_that_is_quoted_is_found() -> None:
+    # Prompt of 4, reply of 5 whose last token has no KV: blocks 0 and 1 are full. The next turn quotes all 9 tokens.
+    content = Content.of([[(1, 0, 4)], [(1, 0, 4), (100, 0, 5), (2, 0, 3)]], [100, 101])
+    run = simulate(Trace([0, 0.1], [4, 12], [5, 2], content=content), STEP, vllm(2, 100, Memory(10, 4, True)))
+    assert run.cached.tolist() == [0, 8]
+
+
+def test_orca_reserves_the_longest_request_so_seven_fit_the_papers_memory() -> None:
+    # PagedAttention's set-up: 15,700 token slots, 2,048 reserved each: floor(15,700 / 2,048) = 7 at once.
+    trace = Trace(np.zeros(40), np.full(40, 100), np.full(40, 200))
+    run = simulate(trace, STEP, orca(256, 15_700, 2_048, block_size=1))
+    assert run.steps.decode.max() == 7
+
+
+def test_a_static_batch_is_as_large_as_its_reserved_memory_allows() -> None:
+    run = simulate(Trace(np.zeros(8), np.full(8, 4), np.full(8, 3)), STEP, faster_transformer(8, 15, 20, block_size=4))
+    assert run.steps.prefilling.tolist()[0] == 3  # 20 tokens are 5 blocks; 15 blocks hold three
+    assert run.finished_us.tolist() == [3_000] * 3 + [6_000] * 3 + [9_000] * 2
+
+
+def test_vllm_v0_runs_prompts_before_decodes_and_sarathi_serve_beside_them() -> None:
+    trace = Trace([0, 0.0015], [4, 4], [10, 10])
+    alone = simulate(trace, STEP, vllm_v0(4, 100, 100))
+    beside = simulate(trace, STEP, sarathi_serve(4, 100, 100))
+    assert alone.steps.decode[alone.steps.prefill > 0].tolist() == [0, 0]
+    assert beside.steps.decode[beside.steps.prefill > 0].tolist() == [0, 1]
+    assert alone.finished_us[0] == 11_000 and beside.finished_us[0] == 10_000  # the newcomer's prompt costs it one step
+
+
+@pytest.mark.parametrize(("order", "first"), [("fcfs", 0), ("shortest", 2), ("priority", 1), ("least_attained", 0)])
+def test_who_goes_first_is_the_order_s_choice(order: str, first: int) -> None:
+    trace = Trace([0, 0, 0], [4, 4, 4], [5, 6, 3], priority=[2, 0, 1])
+    run = simulate(trace, STEP, Policy("one slot", slots=1, order=order))  # type: ignore[arg-type]
+    assert int(np.argmin(run.admitted_us)) == first
+
+
+def test_a_guess_without_noise_is_the_known_length() -> None:
+    trace = Trace(np.zeros(30), np.full(30, 4), np.arange(30, 0, -1))
+    known, guessed = (simulate(trace, STEP, Policy("one", slots=1, order=o)) for o in ("shortest", "shortest_predicted"))
+    assert np.array_equal(known.finished_us, guessed.finished_us)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Memory(1), "blocks must be at least 2"),
+        (lambda: Memory(8, 0), "block_size must be at least 1"),
+        (lambda: Memory(8, watermark=1.5), "watermark must be a share from 0 to 1"),
+        (lambda: Memory(8, swap_us=-1), "swap_us must be 0"),
+        (lambda: Memory(8, prefix_cache=True, reserve="output"), "reserve must be 'nothing'"),
+        (lambda: Policy("p", budget=0), "budget must be at least 1"),
+        (lambda: Policy("p", order="lifo"), "order must be one of fcfs"),  # type: ignore[arg-type]
+        (lambda: Policy("p", memory=Memory(8, reserve="maximum")), "longest is what memory.reserve"),
+        (lambda: Policy("p", "static", memory=Memory(8)), "must be reserved"),
+    ],
+)
+def test_a_policy_that_cannot_work_says_which_field_and_which_range(wrong: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrong()  # type: ignore[operator]
+
+
+def test_a_run_that_would_never_end_stops_and_says_so() -> None:
+    # 600 tokens never fit 32 blocks of 16, and nobody refuses: it starts again and again.
+    memory = Memory(32, 16, full_prompt=False, refuse=False)
+    engine = Engine(STEP, vllm(16, 128, memory), most_rows=1_000)
+    engine.submit(Trace([0], [600], [5]))
+    engine.advance(math.inf)
+    assert engine.run(Trace([0], [600], [5])).stopped == "stopped after 1000 rows of steps"
