@@ -528,6 +528,8 @@ class Engine:
                         needy[r + size] += 1
                         if first[i] != first[i]:
                             first[i] = t
+                        else:
+                            events.append(Event("caught up", t, i, done))
                         if i in quoted:
                             speaking.add(i)
                     else:

@@ -53,12 +53,13 @@ class Steps:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a request when a step was decided, at start_us.
+    """Something that happened to a request when a step was decided or ended, at the clock at_us, µs.
 
     kind       what                                tokens                        blocks
     admitted   resumed, or found a cached prefix   cached or kept tokens         –
     blocked    the head cannot enter               blocks it asks for            blocks free
     preempted  its blocks were taken away          computed tokens given up      blocks it held; `by`: who needed them
+    caught up  after a preemption, its next token  tokens computed               –
     cancelled  its client gave up while it ran     computed tokens               blocks it held
     """
 
