@@ -27,7 +27,7 @@ from sim.kv.content import Chains
 from sim.kv.pool import Pool
 from sim.orders import ORDERS, PER_TOKEN
 from sim.policy import Memory, Policy
-from sim.run import CANCELLED, FINISHED, REFUSED, UNFINISHED, Event, Ints, Run, Steps
+from sim.run import CANCELLED, FINISHED, HANDED_OFF, REFUSED, UNFINISHED, Event, Ints, Run, Steps
 from sim.service import StepTime
 from sim.trace import Trace
 
@@ -106,6 +106,7 @@ class Engine:
         self._queue: deque[int] | list[tuple[float, float, int]] = deque() if policy.order == "fcfs" else []
         self._gone: set[int] = set()  # requests from `_next` on that were refused or have given up
         self._cancels: list[tuple[float, int]] = []  # heap
+        self._handed_off: set[int] = set()  # of them, those who go to another server
         self._per_token = PER_TOKEN.get(policy.order, 0.0)
         # Who runs.
         self._running: dict[int, None] = {}  # in order of admission
@@ -172,6 +173,15 @@ class Engine:
                 heappush(self._cancels, (float(trace.cancel_us[i]), offset + i))
         if self._chains is not None:
             self._chains.submit(trace)
+
+    def cancel(self, request: int, at_us: float) -> None:
+        """Say that the client of a request submitted before gives up at `at_us`: noticed when the step of that time ends."""
+        heappush(self._cancels, (at_us, request))
+
+    def hand_off(self, request: int, at_us: float) -> None:
+        """Take a request away for another server, as `cancel` does; the event says how many tokens of KV must travel."""
+        self._handed_off.add(request)
+        self.cancel(request, at_us)
 
     def close(self) -> None:
         """Say that no further request will come: a static batch need not wait for one."""
@@ -771,7 +781,8 @@ class Engine:
                 self._queue.remove(i)
             else:
                 self._gone.add(i)
-            self._outcome[i], self._finished[i], self._delivered[i] = CANCELLED, now, tokens
+            self._outcome[i] = HANDED_OFF if i in self._handed_off else CANCELLED
+            self._finished[i], self._delivered[i] = now, tokens
             self._kept.pop(i, None)
 
     def _give_back(self, i: int, computed: int) -> int:

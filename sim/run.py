@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Outcomes of a request.
-FINISHED, CANCELLED, REFUSED, UNFINISHED = range(4)
+FINISHED, CANCELLED, REFUSED, UNFINISHED, HANDED_OFF = range(5)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Event:
     blocked    the head cannot enter               blocks it asks for            blocks free
     preempted  its blocks were taken away          computed tokens given up      blocks it held; `by`: who needed them
     caught up  after a preemption, its next token  tokens computed               –
-    cancelled  its client gave up while it ran     computed tokens               blocks it held
+    cancelled  it left while it ran (its client    computed tokens               blocks it held
+               gave up, or it was handed off)
     """
 
     kind: str
@@ -79,7 +80,7 @@ class Run:
     first_token_us  end of the step that finishes its prompt
     finished_us     end of the step that yields its last token (static: still the request's own last token)
     released_us     when its slot becomes free: finished_us, but the end of the whole batch under static batching
-    outcome         FINISHED, CANCELLED, REFUSED or UNFINISHED
+    outcome         FINISHED, CANCELLED, REFUSED, UNFINISHED or HANDED_OFF (it left for another server)
     cached          prompt tokens found in the prefix cache at the first admission
     preemptions     how often the request lost its blocks
     recomputed      tokens that were computed and thrown away by preemptions
