@@ -204,7 +204,8 @@ class Trace:
         end_s = math.inf if length_s is None else start_s + length_s
         first, end = (int(i) for i in np.searchsorted(self.arrival_us, np.rint([start_s * 1e6, end_s * 1e6])))
         if first == end:
-            raise TraceError(f"no request arrives between {start_s} s and {end_s} s; "
+            asked = f"at {start_s} s or later" if length_s is None else f"between {start_s} s and {end_s} s"
+            raise TraceError(f"no request arrives {asked}; "
                              f"the arrivals of this trace lie between {self.arrival[0]} s and {self.arrival[-1]} s")
         taken = self.take(slice(first, end if limit is None else min(end, first + limit)))
         columns = taken.columns

@@ -14,7 +14,7 @@ from sim.cli.progress import Progress
 
 _EXAMPLES = """\
 examples:
-  python -m sim run --trace AzureLLMInferenceTrace_conv.csv --length 600
+  python -m sim run --trace assets/azure_conv_2023_sample.csv --length 60
   python -m sim run --requests 1000 --rate 2 --policy static:slots=8,continuous:slots=8,continuous:slots=32:budget=2048
   python -m sim record --json
 """

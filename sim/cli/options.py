@@ -169,5 +169,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="continuous: most tokens in a step, or none (default: %(default)s)")
     add("--prompts", type=_SETTINGS["prompts"], default="chunked", metavar="HOW",
         help=f"continuous: how prompts enter: {', '.join(_PROMPTS)} (default: %(default)s)")
-    add("--fill-timeout", type=_TIMEOUT, default=0.05, metavar="S",
-        help="static: seconds that the oldest request waits for its batch to fill; inf: until it is full (default: %(default)s)")
+    add("--fill-timeout", type=_TIMEOUT, default=0.0, metavar="S",
+        help="static: seconds that the oldest request waits for its batch to fill; inf: until it is full (default: 0, which is "
+             "Triton's)")

@@ -152,6 +152,11 @@ def test_a_policy_may_carry_settings_of_its_own(compared) -> None:
     ]
 
 
+def test_static_batching_waits_for_company_only_where_it_is_told_to(compared) -> None:
+    # Triton's max_queue_delay_microseconds is 0 unless it is set.
+    assert compared("--requests 5 --policy static")["runs"][0]["policy"]["fill_timeout_s"] == 0
+
+
 def test_goodput_is_told_where_a_limit_is_given(compared, sim) -> None:
     run = compared("--requests 20 --policy continuous --ttft-limit 1000")["runs"][0]["metrics"]
     assert run["goodput_per_s"] == run["requests_per_s"]  # nobody waits 1,000 s
@@ -224,7 +229,7 @@ def test_a_file_beyond_the_limit_is_refused(sim) -> None:
 
 def test_a_window_without_requests_and_a_prompt_that_fits_no_budget_are_bad_input(sim, trace) -> None:
     code, _, err = sim("run --start 100 --trace", str(trace))
-    assert code == 1 and f"{trace}: no request arrives between 100.0 s" in err
+    assert code == 1 and f"{trace}: no request arrives at 100.0 s or later" in err
     code, _, err = sim("run --prompts whole --budget 25 --trace", str(trace))
     assert code == 1 and f"{trace}: row 2: its prompt of 30 tokens never fits" in err
 

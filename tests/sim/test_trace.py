@@ -181,7 +181,7 @@ def test_a_window_is_limited_in_requests_or_runs_to_the_end() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    ((3.5,), "no request arrives between 3.5 s"),
+    ((3.5,), "no request arrives at 3.5 s or later; .*between 0.0 s and 3.0 s"),
     ((0.25, 0.5), "no request arrives between 0.25 s and 0.75 s.*between 0.0 s and 3.0 s"),
     ((-1,), "start_s must be"), ((NAN,), "start_s must be"), ((INF,), "start_s must be"),
     ((0, 0), "length_s must be"), ((0, NAN), "length_s must be"), ((0, 1, 0), "limit must be"),
