@@ -244,7 +244,7 @@ class Engine:
                         self._enqueue(head)
                         head = self._skip(head + 1)
                         entry = arrival[head] if head < total else math.inf
-            waiting = entry <= t or queue
+            waiting = entry <= t or len(queue) > 0
             granted, grown, left = 0, False, budget - n
             # Who runs. Decodes alone, all of them, unless somebody has prompt tokens to compute or blocks are short.
             if lean:
@@ -460,10 +460,12 @@ class Engine:
                 if odd:
                     if m > longest:
                         m = longest
-                    if grown or (waiting and speaking) or (fussy and (waiting or partial)):
+                    if (waiting and speaking) or (fussy and (waiting or partial)):
                         m = 1
-                if paged and n * (m // size + 1) > pool.free:
-                    m = 1 if grown else self._affordable(m, k, n, 0, 0)
+                if grown:
+                    m = 1
+                elif paged and n * (m // size + 1) > pool.free:
+                    m = self._affordable(m, k, n, 0, 0)
                 first_us = (base[n] if n < _TABLE else float(far(np.array([n]))[0])) + context_us * context + request_us * n
                 if self._swap_us:
                     first_us, self._swap_us = first_us + self._swap_us, 0.0
@@ -618,27 +620,19 @@ class Engine:
 
     def _launch(self, head: int, now: float) -> float:
         """Clock at which the next static batch leaves: full, timed out, or the trace is over. inf: not known yet."""
-        arrival, last, members = self._arrival, head, self._seats(head)
-        while last < len(arrival) and members:
-            members -= last not in self._gone
-            last += 1
-        if not members:
-            full = arrival[last - 1]
-        else:
-            full = arrival[-1] if self._closed else math.inf
-        return max(now, min(full, arrival[head] + 1e6 * self.policy.fill_timeout))
-
-    def _seats(self, head: int) -> int:
-        """Members of the next static batch: as many as there are slots, or as the memory has room for."""
-        if not self._reserve:
-            return self.policy.slots
-        blocks, seats = self._memory.blocks, 0
-        for i in range(head, min(len(self._reserve), head + self.policy.slots)):
-            blocks -= 0 if i in self._gone else self._reserve[i]
-            if blocks < 0:
+        arrival, memory = self._arrival, self._memory
+        full, seats, blocks = arrival[-1] if self._closed else math.inf, 0, memory.blocks
+        for i in range(head, len(arrival)):
+            if i in self._gone:
+                continue
+            if self._reserve:
+                blocks -= self._reserve[i]
+            seats += 1
+            # Full of requests, or of memory: when one comes that has no room, or none can have any.
+            if seats == self.policy.slots or blocks < 0 or (memory.reserve == "maximum" and blocks < self._reserve[i]):
+                full = arrival[i]
                 break
-            seats += i not in self._gone
-        return seats or 1
+        return max(now, min(full, arrival[head] + 1e6 * self.policy.fill_timeout))
 
     def _grow(self, closing: list[int], halfway: list[tuple[int, int]], blocks: int) -> None:
         """Take the blocks that the running requests need, and publish what their prompts fill."""

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from sim.engine import Engine, simulate
 from sim.policy import Memory, Policy, faster_transformer, orca, sarathi_serve, vllm, vllm_v0
-from sim.run import CANCELLED, FINISHED, HANDED_OFF, REFUSED, Run
-from sim.service import Affine
+from sim.run import CANCELLED, FINISHED, HANDED_OFF, REFUSED, UNFINISHED, Run
+from sim.service import Affine, service
 from sim.trace import Content, Trace
 from tests.sim.plain_paged import serve
 
-CLOCK = Affine(1_000, 10, 5)
+LLAMA = service("Llama-3-8B", "A100-80G")
 REPLY, PRIVATE = 2_000_000, 1_000_000
 
 
@@ -90,6 +90,10 @@ def test_every_decision_is_that_of_the_rules_taken_word_by_word(case: tuple[Trac
         assert mine[:1_000] == [step[:3] for step in theirs.log[:1_000]]
         return
     assert mine == [step[:3] for step in theirs.log]
+    engine = Engine(clock, policy)  # who asks for no grants gets the same times
+    engine.submit(trace)
+    engine.advance(math.inf)
+    assert np.array_equal(engine.run(trace).finished_us, run.finished_us, equal_nan=True)
     for r in theirs.requests:
         i = r.index
         assert np.array_equal([run.admitted_us[i], run.finished_us[i]], [r.admitted, r.finished], equal_nan=True)
@@ -97,6 +101,51 @@ def test_every_decision_is_that_of_the_rules_taken_word_by_word(case: tuple[Trac
         assert run.preemptions[i] == r.preemptions
         assert run.cached[i] == (r.hits or 0)
     assert run.recomputed.sum() == theirs.recomputed
+
+
+@st.composite
+def calibrated_cases(draw: st.DrawFn) -> tuple[Trace, Policy]:
+    """Llama-3-8B on an A100 under every way to batch, to order, to let prompts in and to hold memory."""
+    n = draw(st.integers(1, 16))
+    numbers = lambda low, high: draw(st.lists(st.integers(low, high), min_size=n, max_size=n))  # noqa: E731
+    arrival, prompt, output = sorted(numbers(0, draw(st.sampled_from([0, 3_000_000])))), numbers(1, 1_500), numbers(1, 60)
+    cancel = [draw(st.just(math.inf) | st.floats(at / 1e6, 4.0)) for at in arrival] if draw(st.booleans()) else None
+    trace = Trace(np.array(arrival) / 1e6, prompt, output, priority=numbers(0, 3), cancel=cancel)
+    size = draw(st.sampled_from([1, 4, 16, 32]))
+    most = max(2, max(-(-(p + o) // size) for p, o in zip(prompt, output, strict=True)))
+    blocks = most + draw(st.integers(0, 2 * most))
+    memory = draw(st.sampled_from([
+        None, Memory(blocks, size), Memory(blocks, size, True), Memory(blocks, size, reserve="output"),
+        Memory(blocks, size, swap_us=120.0), Memory(blocks, size, watermark=0.01, full_prompt=False),
+    ]))
+    batching, order = "continuous", draw(st.sampled_from(["fcfs", "fcfs", "priority", "shortest", "least_attained"]))
+    if order == "fcfs" and (memory is None or memory.reserve != "nothing"):
+        batching = draw(st.sampled_from(["continuous", "static"]))
+    prompts = draw(st.sampled_from(["chunked", "whole", "alone"]))
+    budget = draw(st.sampled_from([None, 64, 512] if prompts == "chunked" else [None, 2_048]))
+    policy = Policy("any", batching, draw(st.integers(1, 10)), budget, prompts,  # type: ignore[arg-type]
+                    draw(st.sampled_from([0.0, 0.05, math.inf])), order, memory=memory)  # type: ignore[arg-type]
+    return trace, policy
+
+
+@given(calibrated_cases())
+def test_stretches_equal_single_steps_under_every_policy(case: tuple[Trace, Policy]) -> None:
+    trace, policy = case
+    runs = []
+    for longest, one_by_one in ((1 << 60, False), (1, False), (1 << 60, True)):
+        engine = Engine(LLAMA, policy, longest_stretch=longest)
+        for part in [trace.take([i]) for i in range(len(trace))] if one_by_one else [trace]:
+            if one_by_one:
+                engine.advance(part.arrival_us[0])
+            engine.submit(part)
+        engine.advance(math.inf)
+        runs.append(engine.run(trace))
+        assert not runs[-1].stopped and (runs[-1].outcome != UNFINISHED).all()
+        assert engine._pool.free == engine._pool.blocks or policy.memory is None
+    for other in runs[1:]:
+        for name in ("admitted_us", "first_token_us", "finished_us", "released_us"):
+            assert np.allclose(getattr(runs[0], name), getattr(other, name), rtol=0, atol=1e-3, equal_nan=True), name
+        assert np.array_equal(runs[0].preemptions, other.preemptions)
 
 
 @given(cases())
@@ -275,21 +324,21 @@ HASHED = """
 import hashlib, numpy as np
 from sim.engine import simulate
 from sim.policy import Memory, vllm
-from sim.service import Affine
+from sim.service import Affine, service
 from sim.trace import Content, Trace
 rng = np.random.default_rng(3)
 prompt, output = rng.integers(20, 80, 200), rng.integers(1, 60, 200)
 content = Content.of([[(int(i % 5), 0, 16), (100 + i, 0, int(p) - 16)] for i, p in enumerate(prompt)], np.arange(200) + 10_000)
-run = simulate(Trace(np.sort(rng.random(200)), prompt, output, content=content), Affine(900, 7, 3), vllm(16, 64, Memory(60, 8, True)))
+trace = Trace(np.sort(rng.random(200)), prompt, output, content=content)
+run = simulate(trace, Affine(900, 7, 3), vllm(16, 64, Memory(60, 8, True)))
 print(run.preemptions.sum(), hashlib.sha256(run.finished_us.tobytes() + run.cached.tobytes()).hexdigest())
 """
 
 
 def test_nothing_depends_on_the_hash_seed() -> None:
     printed = {
-        subprocess.run(
-            [sys.executable, "-c", HASHED], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
+        subprocess.run([sys.executable, "-c", HASHED], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE,
+                       text=True, check=True).stdout
         for seed in ("1", "2")
     }
     assert len(printed) == 1 and not printed.pop().startswith("0 ")
