@@ -2,10 +2,10 @@
 
     requests = workload(poisson(n, rate=7, seed=1), lognormal(n, 798, 1.0, seed=1, of="prompt"), uniform(n, 1, 128, seed=1))
 
-The same seed gives the same bytes. Arrivals, prompt lengths and output lengths draw from separate streams of the seed,
-one draw a request: to change the arrivals leaves every length as it was, and to ask for more requests leaves the first
-ones' lengths (and, unless their span is made exact, arrivals) as they were. A parameter out of range raises ValueError
-with its name and range.
+The same seed gives the same bytes. Arrivals, prompt lengths, output lengths and shared prefixes draw from separate streams
+of the seed, one draw a request: to change the arrivals leaves every length as it was, and to ask for more requests leaves
+the first ones' lengths and prefixes (and, unless their span is made exact, arrivals) as they were. A parameter out of range
+raises ValueError with its name and range.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sim.trace import MAX_TOKENS, Trace
+from sim.trace import MAX_TOKENS, Content, Trace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -25,11 +25,12 @@ Of = Literal["prompt", "output"]
 MAX_REQUESTS = 10_000_000
 
 _STREAMS = {None: 0, "prompt": 1, "output": 2}  # None: arrivals
+_PREFIXES = 3
 
 
-def workload(arrivals: ArrayLike, prompt: ArrayLike, output: ArrayLike, name: str = "") -> Trace:
-    """The trace of these arrivals (s), prompt and output lengths (tokens). Raises TraceError."""
-    return Trace(np.asarray(arrivals), np.asarray(prompt), np.asarray(output), name=name)
+def workload(arrivals: ArrayLike, prompt: ArrayLike, output: ArrayLike, name: str = "", content: Content | None = None) -> Trace:
+    """The trace of these arrivals (s), prompt and output lengths (tokens), and what the prompts hold. Raises TraceError."""
+    return Trace(np.asarray(arrivals), np.asarray(prompt), np.asarray(output), name=name, content=content)
 
 
 # ------------------------------------------------------------------------------------------- arrivals, seconds, (n,)
@@ -118,13 +119,46 @@ def from_quantiles(n: int, probabilities: ArrayLike, values: ArrayLike, seed: in
     return _tokens(np.interp(_random(seed, of).random(_count(n)), p, v), None)
 
 
+# ------------------------------------------------------------------------------------ what the prompts hold, Content
+
+def shared_prefixes(prompt: ArrayLike, prefixes: ArrayLike, skew: float, seed: int) -> Content:
+    """Prompts that start with one of a few system prompts and go on with tokens of their own, as their replies are.
+
+    prompt, (n,): tokens in each prompt. prefixes, (k,): tokens in each system prompt, the most used one first: that of
+    rank r is drawn with a weight of 1/r^skew (Zipf; 0: all alike). A prompt that is not longer than its system prompt holds
+    all but the last token of its own length of it.
+    """
+    lengths = np.asarray(prompt, np.int64)
+    prefix = np.asarray(prefixes, np.int64)
+    for name, values in (("prompt", lengths), ("prefixes", prefix)):
+        if values.ndim != 1 or not len(values) or values.min() < 1 or values.max() > MAX_TOKENS:
+            raise ValueError(f"{name} must be lengths from 1 to {MAX_TOKENS} tokens, at least one, not {_shown(values)}")
+    _between("skew", skew, 0, 100)
+    n, k = len(lengths), len(prefix)
+    weight = np.cumsum(np.arange(1, k + 1) ** -float(skew))
+    which = np.searchsorted(weight, _generator(seed, _PREFIXES).random(n) * weight[-1], side="right")
+    shared = np.minimum(prefix[which], lengths - 1)
+    # Two runs a request, the shared one first; it is left out of prompts of one token. Streams: k prefixes, then rest and
+    # reply of each request.
+    own = k + 2 * np.arange(n)
+    pairs = np.stack([shared, lengths - shared], axis=1).ravel()
+    there = pairs > 0
+    first = np.concatenate(([0], np.cumsum(1 + (shared > 0))))
+    stream = np.stack([which, own], axis=1).ravel()[there]
+    return Content(first, stream, np.zeros(len(stream), np.int64), pairs[there], own + 1)
+
+
 # ------------------------------------------------------------------------------------------------------------------
 
 def _random(seed: int, of: Of | None = None) -> np.random.Generator:
     if of not in _STREAMS:
         raise ValueError(f"of must be 'prompt' or 'output', not {_shown(of)}")
+    return _generator(seed, _STREAMS[of])
+
+
+def _generator(seed: int, stream: int) -> np.random.Generator:
     _between("seed", seed, 0, 2**63 - 1, whole=True)
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(_STREAMS[of],))))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(stream,))))
 
 
 def _tokens(lengths: Floats, cap: int | None) -> Ints:

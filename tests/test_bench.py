@@ -7,12 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from bench import engine, plain, simpy_model, tuned, ui
+from bench import engine, plain, plain_memory, simpy_model, tuned, ui
 from bench.__main__ import main as bench_main
 from bench.report import Goal
 from explainers import PATH
+from sim.policy import Memory
+from sim.run import FINISHED
 from sim.service import Affine
-from sim.trace import Trace
+from sim.trace import Content, Trace
 
 MODELS = [plain, simpy_model, tuned]
 
@@ -45,6 +47,63 @@ def test_the_models_find_the_engine_s_times_on_the_benchmark_s_workload(model) -
     assert engine.worst_difference(trace, engine.ours(trace), times) <= 1e-6
 
 
+@pytest.mark.parametrize("case", [
+    *engine.MEMORY,
+    engine.Case("preempts", Memory(600), 0),
+    engine.Case("preempts and forgets prefixes", Memory(600, prefix_cache=True), 0, shared=True),
+    engine.Case("small blocks", Memory(3000, block_size=3, prefix_cache=True), 0, shared=True),
+], ids=lambda case: case.name)
+def test_the_plain_loop_with_memory_finds_the_engine_s_times_on_the_benchmark_s_workload(case) -> None:
+    trace = case.trace(200)
+    run = engine.ours(trace, case.policy)
+    assert engine.worst_difference(trace, run, engine.OTHERS["plain"](trace, case)) <= 1e-6
+    if "preempts" in case.name:
+        assert run.preemptions.sum() > 0
+    if case.shared:
+        assert run.cached.sum() > 0
+
+
+def test_a_decode_without_a_block_preempts_the_newest_by_hand() -> None:
+    # 10 µs a step, blocks of 2 tokens, 4 of them. Two requests with prompts of 3 and 4 output tokens, 2 blocks each.
+    # 0 → 10: both prompts. 10 → 20: the fourth token of each fits. At 20 both want a third block: request 2 gives its own
+    # up, and request 1 goes on alone: 30, 40, and ends with its fourth token after 30: tokens at 10, 20, 30, 40.
+    # Request 2 has 2 tokens then: 5 known, 3 blocks, free from 40 on: its third token at 50, its fourth at 60.
+    trace = Trace([0, 0], [3, 3], [4, 4])
+    times = plain_memory.serve(trace, Affine(10), slots=2, budget=8, memory=Memory(4, block_size=2))
+    assert times == ([0, 0], [10, 10], [40, 60])
+
+
+def test_a_cached_prefix_is_not_computed_again_by_hand() -> None:
+    # 1 µs a token, blocks of 2. Both prompts are the same 4 tokens, one output token each, the second after the first.
+    # 0 → 4. Then the first block is found; the last token must be computed, and with it its block: 10 → 12.
+    content = Content.of([[(0, 0, 4)], [(0, 0, 4)]], [1, 2])
+    trace = Trace([0, 10e-6], [4, 4], [1, 1], content=content)
+    cached, counted = (plain_memory.serve(trace, Affine(0, 1), 2, 8, Memory(8, 2, prefix_cache=on)) for on in (True, False))
+    assert cached == ([0, 10], [4, 12], [4, 12])
+    assert counted == ([0, 10], [4, 14], [4, 14])
+
+
+@pytest.mark.parametrize("memory", [Memory(8, watermark=0.5), Memory(8, full_prompt=False), Memory(8, swap_us=1.0)])
+def test_memory_rules_that_the_plain_loop_does_not_know_are_refused(memory) -> None:
+    with pytest.raises(ValueError, match="memory must be paged"):
+        plain_memory.serve(Trace([0], [1], [1]), Affine(1), 2, 4, memory)
+
+
+def test_the_scarce_pool_preempts_some_hundred_times_and_refuses_nobody() -> None:
+    case = engine.MEMORY[1]
+    run = engine.ours(case.trace(10_000), case.policy)
+    assert 100 < run.preemptions.sum() < 1000
+    assert (run.outcome == FINISHED).all()
+
+
+def test_the_shared_workload_has_the_same_requests_and_quotes_a_good_third_of_their_tokens() -> None:
+    # System prompts of 400 tokens on average, prompts of 798 that hold no more of them than their own length.
+    plain_trace, shared = engine.requests(10_000), engine.shared_requests(10_000)
+    assert (shared.arrival == plain_trace.arrival).all() and (shared.prompt == plain_trace.prompt).all()
+    quoted = shared.content.length[shared.content.stream < engine.SYSTEM_PROMPTS].sum() / shared.prompt.sum()
+    assert 1 / 3 < quoted < 1 / 2
+
+
 def test_the_workload_has_the_rate_and_the_mean_lengths_that_it_states() -> None:
     # 100,000 draws: the standard error of a mean with coefficient of variation 1 is 0.3 %; 4 of them.
     trace = engine.requests(100_000)
@@ -75,6 +134,7 @@ def test_a_row_of_a_case_without_the_slow_models_says_null() -> None:
     row = engine.row(1_000_000, {"ours": 5.0})
     assert row["plain_us"] is row["simpy_us"] is row["times_plain"] is row["times_simpy"] is None
     assert engine.row(10, {"ours": 5.0, "plain": 40.0, "simpy": 50.0})["times_plain"] == 8
+    assert engine.row(10, {"ours": 5.0, "plain": 40.0}, engine.MEMORY[0])["simpy_us"] is None
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from sim.workloads import (
     heavy_tailed,
     lognormal,
     poisson,
+    shared_prefixes,
     uniform,
     workload,
 )
@@ -187,7 +189,43 @@ def test_a_workload_is_a_trace() -> None:
     assert trace.arrival.tolist() == [0, 0.5, 1] and trace.prompt.tolist() == [100] * 3 and trace.name == "even"
 
 
+# ------------------------------------------------------------------------------------------- what the prompts hold
+
+def test_prompts_start_with_their_system_prompt_and_go_on_with_tokens_of_their_own() -> None:
+    # One system prompt of 100 tokens: prompts of 250 and 101 quote all of it; one of 60 holds 59; one of 1 token nothing.
+    content = shared_prefixes([250, 60, 1, 101], [100], skew=1, seed=1)
+    runs = list(zip(content.stream.tolist(), content.start.tolist(), content.length.tolist(), strict=True))
+    by_request = [runs[a:b] for a, b in pairwise(content.first.tolist())]
+    shared = [request[0] for request in by_request if request[0][0] == 0]
+    assert shared == [(0, 0, 100), (0, 0, 59), (0, 0, 100)]
+    assert [request[-1][1:] for request in by_request] == [(0, 150), (0, 1), (0, 1), (0, 1)]
+    own = [request[-1][0] for request in by_request] + content.reply.tolist()
+    assert len({*own, 0}) == 9  # no two streams alike: the system prompt, four rests, four replies
+
+
+def test_system_prompts_are_drawn_by_zipf_s_law() -> None:
+    # Weights 1, 1/2, 1/3: shares 6/11, 3/11, 2/11; 4 standard errors at 100,000 draws are at most 0.0064.
+    content = shared_prefixes(np.full(N, 50), [10, 10, 10], skew=1, seed=1)
+    drawn = np.bincount(content.stream[content.first[:-1]]) / N
+    assert drawn == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=0.0064)
+
+
+def test_without_skew_every_system_prompt_is_as_likely() -> None:
+    content = shared_prefixes(np.full(N, 50), [10] * 4, skew=0, seed=1)
+    assert np.bincount(content.stream[content.first[:-1]]) / N == pytest.approx([0.25] * 4, abs=0.0055)
+
+
+def test_more_requests_leave_the_first_ones_prefixes_as_they_were() -> None:
+    few, many = (shared_prefixes(np.full(n, 50), [10, 20, 30], skew=1, seed=5) for n in (100, 1000))
+    assert few.stream.tolist() == many.stream[:200].tolist()
+    assert few.length.tolist() == many.length[:200].tolist()
+
+
 @pytest.mark.parametrize(("call", "words"), [
+    (lambda: shared_prefixes([0], [5], 1, 1), "prompt must be lengths from 1 to 10000000 tokens"),
+    (lambda: shared_prefixes([5], [], 1, 1), "prefixes must be lengths from 1.*at least one"),
+    (lambda: shared_prefixes([5], [5], -1, 1), "skew must be a number from 0 to 100, not -1"),
+    (lambda: shared_prefixes([5], [5], 1, -1), "seed must be a whole number from 0"),
     (lambda: all_at_once(0), "n must be a whole number from 1 to 10000000 requests, not 0"),
     (lambda: all_at_once(2.5), "n must be a whole number.*not 2.5"),
     (lambda: all_at_once(10**12), "n must be a whole number"),
