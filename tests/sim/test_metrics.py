@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from sim import metrics
+from sim import metrics, slots
 from sim.engine import Engine, simulate
 from sim.metrics import ROLES, ledger
 from sim.policy import Policy, continuous, static
@@ -19,8 +17,10 @@ from sim.run import Run
 from sim.service import Affine
 from sim.static import simulate_static
 from sim.trace import Trace
+from tests.sim import test_memory as tight
 from tests.sim.cases import LLAMA, Case, cases
 from tests.sim.plain import plain
+from tests.sim.plain_paged import serve
 
 
 def us(run: Run) -> dict[str, float]:
@@ -185,12 +185,11 @@ def test_token_times_and_gaps_hold_on_the_calibrated_clock(case: Case) -> None:
             assert metrics.itl_quantiles(run, [0, 0.5, 1]) == pytest.approx(np.quantile(gaps, [0, 0.5, 1]), abs=1e-9)
 
 
-@pytest.mark.parametrize("ask", [lambda run: metrics.itl_quantiles(run, [0.5]), lambda run: metrics.token_times(run, 0)])
-def test_a_step_that_serves_only_some_decodes_is_refused_not_guessed(ask: Callable[[Run], object]) -> None:
-    run = simulate(Trace([0, 0], [4, 4], [5, 5]), PAPER, continuous(2))
-    starved = replace(run, steps=replace(run.steps, decode=np.minimum(run.steps.decode, 1)))
-    with pytest.raises(ValueError, match="only some of the requests that decode"):
-        ask(starved)
+def test_with_a_budget_below_the_number_of_decodes_the_first_admitted_get_the_tokens() -> None:
+    # Budget 2, three slots, a step of 100 + T + 2·R. Prompts of 1: A and B at 0 → 106, first tokens. Then A and B decode
+    # (106 each: 212, 318), C has no budget. A and B have their 3 tokens; C's prompt: 103 → 421, then 103 → 524.
+    run = simulate(Trace([0, 0, 0], [1, 1, 1], [3, 3, 2]), PAPER, continuous(3, budget=2))
+    assert us(run) == {"prefill": 212 + 103, "decode": 4 * 106 + 103, "budget": 3 * 106, "nothing": 2 * (103 + 103)}
 
 
 # ---- latencies by name
@@ -311,7 +310,7 @@ def test_segments_do_not_depend_on_how_many_cells_are_looked_at_in_one_go(monkey
     trace = Trace(np.cumsum(rng.exponential(0.1, 200)), rng.integers(1, 900, 200), rng.integers(1, 90, 200))
     run = simulate(trace, LLAMA, continuous(8, 256, "chunked"))
     whole = metrics.slot_segments(run)
-    monkeypatch.setattr(metrics, "_CELLS", 50)
+    monkeypatch.setattr(slots, "_CELLS", 50)
     for name in ("slot", "start_us", "end_us", "role", "request"):
         assert getattr(metrics.slot_segments(run), name).tolist() == getattr(whole, name).tolist()
 
@@ -362,3 +361,60 @@ def test_a_run_without_a_step_is_empty_not_wrong() -> None:
     assert metrics.goodput(run, 1, 1) == 0
     assert metrics.state_at(run, 2e6).queued.tolist() == [0]
     assert metrics.lanes(run).tolist() == [-1]
+
+
+# ---- with limited memory, preemptions, clients that give up, refusals
+
+paged = tight.cases
+
+
+def by_the_rules(case: tuple[Trace, Affine, Policy]) -> tuple[Run, list[list[float]]] | None:
+    """A run and the token times of the rules taken word by word; None if it goes in circles."""
+    engine = Engine(case[1], case[2], most_rows=5_000)
+    engine.submit(case[0])
+    engine.advance(math.inf)
+    run = engine.run(case[0])
+    if run.stopped.startswith("stopped"):
+        return None
+    return run, [r.times for r in serve(*case, most=5_000).requests]
+
+
+@settings(max_examples=300)
+@given(paged())
+def test_token_times_with_scarce_memory_are_those_of_the_rules_taken_word_by_word(case: tuple[Trace, Affine, Policy]) -> None:
+    both = by_the_rules(case)
+    if both:
+        run, tokens = both
+        for r, expected in enumerate(tokens):
+            assert metrics.token_times(run, r).tolist() == pytest.approx(np.array(expected) / 1e6, abs=1e-12)
+
+
+@settings(max_examples=300)
+@given(paged())
+def test_itl_quantiles_with_scarce_memory_are_those_of_all_gaps(case: tuple[Trace, Affine, Policy]) -> None:
+    both = by_the_rules(case)
+    if not both:
+        return
+    run, tokens = both
+    gaps = np.concatenate([np.diff(t) for t in tokens]) / 1e6
+    q = np.array([0, 0.01, 0.3, 0.5, 0.9, 0.99, 0.999, 1])
+    if len(gaps):
+        assert metrics.itl_quantiles(run, q) == pytest.approx(np.quantile(gaps, q), rel=1e-12)
+    else:
+        assert np.isnan(metrics.itl_quantiles(run, q)).all()
+
+
+@settings(max_examples=300)
+@given(paged())
+def test_nothing_of_the_slots_time_is_lost_with_scarce_memory(case: tuple[Trace, Affine, Policy]) -> None:
+    both = by_the_rules(case)
+    if not both or not len(both[0].steps.count):
+        return
+    run = both[0]
+    book, seg, roles = ledger(run), metrics.slot_segments(run), metrics.roles(run)
+    assert sum(book.seconds.values()) == pytest.approx(book.total, rel=1e-9)
+    assert min(book.seconds.values()) >= 0
+    spent = np.bincount(seg.role, seg.end_us - seg.start_us, len(roles)) / 1e6
+    assert dict(zip(roles, spent, strict=True)) == pytest.approx(book.seconds, abs=1e-12)
+    steps = run.steps  # slot-time of decodes: as many slots as tokens, for as long as their steps take
+    assert book.seconds["decode"] == pytest.approx((steps.decode * (steps.end_us - steps.start_us)).sum() / 1e6, rel=1e-9)
