@@ -16,6 +16,7 @@ _EXAMPLES = """\
 examples:
   python -m sim run --trace assets/azure_conv_2023_sample.csv --length 60
   python -m sim run --requests 1000 --rate 2 --policy static:slots=8,continuous:slots=8,continuous:slots=32:budget=2048
+  python -m sim run --requests 1000 --rate 8 --policy vllm,vllm-v0:swap=25,orca,sarathi-serve --blocks 2000 --slots 128
   python -m sim record --json
 """
 _CODES = "exit codes: 0 done, 1 the input cannot be read or served, 2 usage, 130 interrupted"
@@ -63,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
                                      description="How an LLM server schedules requests, simulated.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    one = commands.add_parser("run", formatter_class=plain, epilog=_CODES, usage="python -m sim run [--trace FILE] [OPTION …]",
+    one = commands.add_parser("run", formatter_class=plain, epilog=f"{options.POLICY_HELP}\n{_CODES}",
+                              usage="python -m sim run [--trace FILE] [OPTION …]",
                               help="serve a trace under several policies",
                               description="Serve one trace on one server under several policies, and compare.")
     options.add_to(one)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 from sim.hardware import GPUS, MODELS, TENSOR_PARALLEL
-from sim.policy import Policy, Prompts, continuous, static
+from sim.policy import Memory, Order, Policy, Prompts, continuous, faster_transformer, orca, sarathi_serve, static, vllm, vllm_v0
 from sim.readers import READERS
+from sim.service import Service
 from sim.trace import MAX_TOKENS, MAX_US
 from sim.workloads import MAX_REQUESTS
 
@@ -70,48 +72,131 @@ def choice(kind: str, known: tuple[str, ...]) -> Callable[[str], str]:
     return parse
 
 
+def switch(text: str) -> bool:
+    """An argparse type: on or off."""
+    if text not in ("on", "off"):
+        raise argparse.ArgumentTypeError(f"must be on or off, not {text!r}")
+    return text == "on"
+
+
 _PROMPTS = get_args(Prompts)
+_ORDERS = tuple(order.replace("_", "-") for order in get_args(Order))
 _SLOTS = whole(1, 1_000_000)
 _BUDGET = whole(1, 1_000_000_000, none="none")
 _TIMEOUT = real(0, math.inf)
+_BLOCKS, _BLOCK_SIZE, _LONGEST = whole(2, 1_000_000_000), whole(1, 1_000_000), whole(2, 2 * MAX_TOKENS)
 _SETTINGS: dict[str, Callable[[str], object]] = {
     "slots": _SLOTS, "budget": _BUDGET, "prompts": choice("way of prompts", _PROMPTS), "fill-timeout": _TIMEOUT,
+    "blocks": _BLOCKS, "block-size": _BLOCK_SIZE, "longest": _LONGEST, "prefix-cache": switch, "watermark": real(0, 1),
+    "swap": real(0.001, 1e6), "order": choice("order", _ORDERS), "noise": real(0, 100),
 }  # fmt: skip
-# Which settings each kind of batching listens to.
-_LISTENS = {"static": ("slots", "fill-timeout"), "continuous": ("slots", "budget", "prompts")}
+
+Settings = dict[str, Any]  # by the names in _SETTINGS; "own budget": it is set for this policy alone
+Plan = Callable[[Service, int], Policy]
+"""A policy that still has to hear for which server, whose memory it gets, and how long the longest request is, tokens."""
 
 
-def policies(text: str, shared: dict[str, object]) -> list[Policy]:
+def _static(name: str, own: Settings, server: Service, longest: int) -> Policy:
+    return static(own["slots"], own["fill-timeout"], name)
+
+
+def _continuous(name: str, own: Settings, server: Service, longest: int) -> Policy:
+    return continuous(own["slots"], own["budget"], own["prompts"], name)
+
+
+def _vllm(name: str, own: Settings, server: Service, longest: int) -> Policy:
+    memory = Memory(_blocks(own, server), own["block-size"], own.get("prefix-cache", True))
+    return _tuned(vllm(own["slots"], own["budget"], memory, name), own)
+
+
+def _vllm_v0(name: str, own: Settings, server: Service, longest: int) -> Policy:
+    # A prompt goes whole, so a budget below it would shut it out: vLLM's default is max(max_model_len, 2048).
+    budget = own["budget"] if "own budget" in own else max(2048, longest)
+    # Every GPU moves its share over its own link.
+    block_bytes = server.kv_bytes_per_token_per_gpu * own["block-size"]
+    swap_us = block_bytes / (own["swap"] * 1e9) * 1e6 if "swap" in own else None
+    return _tuned(vllm_v0(own["slots"], budget, _blocks(own, server), own["block-size"], swap_us, name), own)
+
+
+def _orca(name: str, own: Settings, server: Service, longest: int) -> Policy:
+    return orca(own["slots"], _blocks(own, server), own["longest"] or longest, own["block-size"], name)
+
+
+def _sarathi_serve(name: str, own: Settings, server: Service, longest: int) -> Policy:
+    return _tuned(sarathi_serve(own["slots"], own["budget"], _blocks(own, server), own["block-size"], name), own)
+
+
+def _faster_transformer(name: str, own: Settings, server: Service, longest: int) -> Policy:
+    blocks, longest = _blocks(own, server), own["longest"] or longest
+    return faster_transformer(own["slots"], blocks, longest, own["fill-timeout"], own["block-size"], name)
+
+
+def _blocks(own: Settings, server: Service) -> int:
+    return own["blocks"] or server.blocks(own["block-size"])
+
+
+def _tuned(policy: Policy, own: Settings) -> Policy:
+    """The preset with another watermark and order, where they are set."""
+    memory = policy.memory
+    if memory is not None and "watermark" in own:
+        memory = replace(memory, watermark=own["watermark"])
+    order = own.get("order", policy.order).replace("-", "_")
+    return replace(policy, memory=memory, order=order, noise=own.get("noise", 0.0), seed=own["seed"])
+
+
+# What each policy is made by, and which settings it listens to.
+_POLICIES: dict[str, tuple[Callable[[str, Settings, Service, int], Policy], tuple[str, ...]]] = {
+    "static": (_static, ("slots", "fill-timeout")),
+    "continuous": (_continuous, ("slots", "budget", "prompts")),
+    "vllm": (_vllm, ("slots", "budget", "blocks", "block-size", "prefix-cache", "watermark", "order", "noise")),
+    "vllm-v0": (_vllm_v0, ("slots", "budget", "blocks", "block-size", "swap", "watermark", "order", "noise")),
+    "orca": (_orca, ("slots", "blocks", "block-size", "longest")),
+    "sarathi-serve": (_sarathi_serve, ("slots", "budget", "blocks", "block-size", "watermark", "order", "noise")),
+    "faster-transformer": (_faster_transformer, ("slots", "blocks", "block-size", "longest", "fill-timeout")),
+}
+
+POLICY_HELP = """\
+policies and their settings:
+""" + "\n".join(f"  {name:20}{', '.join(listens)}" for name, (_, listens) in _POLICIES.items()) + f"""
+  budget        of vllm-v0: the longest request, at least 2,048 tokens, unless set here, as prompts go whole
+  prefix-cache  on or off (default: on, as in vLLM)
+  watermark     share of the blocks that an admission leaves free (default: vllm 0, the others 0.01)
+  swap          GB/s from each GPU to the host and back: who is preempted is swapped, not computed anew
+  order         who goes first: {', '.join(_ORDERS)} (default: fcfs)
+  noise         of shortest-predicted: standard deviation of the logarithm of the guess over the truth (default: 0)
+"""
+
+
+def policies(text: str, shared: Settings) -> list[Plan]:
     """The policies that --policy names, with `shared` settings where one does not set its own.
 
     "static,continuous:slots=8:budget=none" → two. A policy with settings of its own is named as it is written.
     Raises UsageError, which lists what is known.
     """
-    chosen = [_policy(spec.strip(), shared) for spec in text.split(",")]
-    names = [policy.name for policy in chosen]
+    names = [spec.strip() for spec in text.split(",")]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"--policy names {name!r} more than once")
-    return chosen
+    return [_plan(name, shared) for name in names]
 
 
-def _policy(spec: str, shared: dict[str, object]) -> Policy:
+def _plan(spec: str, shared: Settings) -> Plan:
     kind, *settings = spec.split(":")
-    if kind not in _LISTENS:
-        raise UsageError(f"unknown policy {kind!r}; known: {', '.join(_LISTENS)}")
-    values = dict(shared)
+    if kind not in _POLICIES:
+        raise UsageError(f"unknown policy {kind!r}; known: {', '.join(_POLICIES)}")
+    make, listens = _POLICIES[kind]
+    own = dict(shared)
     for setting in settings:
         key, equals, value = setting.partition("=")
-        if not equals or key not in _LISTENS[kind]:
+        if not equals or key not in listens:
             raise UsageError(f"policy {spec!r}: {setting!r} is no setting of {kind}; known: "
-                             + ", ".join(f"{known}=…" for known in _LISTENS[kind]))
+                             + ", ".join(f"{known}=…" for known in listens))
         try:
-            values[key] = _SETTINGS[key](value)
+            own[key] = _SETTINGS[key](value)
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"policy {spec!r}: {key} {error}") from None
-    if kind == "static":
-        return static(values["slots"], values["fill-timeout"], name=spec)  # type: ignore[arg-type]
-    return continuous(values["slots"], values["budget"], values["prompts"], name=spec)  # type: ignore[arg-type]
+        own[f"own {key}"] = True
+    return lambda server, longest: make(spec, own, server, longest)
 
 
 def _file(text: str) -> str:
@@ -161,14 +246,21 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("policies").add_argument
     add("--policy", default="static,continuous", metavar="LIST",
-        help="static, continuous, or both, with commas between; each may carry settings of its own, as in "
-             "continuous:slots=8:budget=2048 (default: %(default)s)")
+        help=f"{', '.join(_POLICIES)}: one or several, with commas between; each may carry settings of its own, as in "
+             "vllm:slots=8:budget=2048 (default: %(default)s)")
     add("--slots", type=_SLOTS, default=32, metavar="N",
         help="most requests at once; static: the batch size (default: %(default)s)")
     add("--budget", type=_BUDGET, default=512, metavar="T",
-        help="continuous: most tokens in a step, or none (default: %(default)s)")
+        help="continuous, vllm, sarathi-serve: most tokens in a step, or none (default: %(default)s)")
     add("--prompts", type=_SETTINGS["prompts"], default="chunked", metavar="HOW",
         help=f"continuous: how prompts enter: {', '.join(_PROMPTS)} (default: %(default)s)")
     add("--fill-timeout", type=_TIMEOUT, default=0.0, metavar="S",
-        help="static: seconds that the oldest request waits for its batch to fill; inf: until it is full (default: 0, which is "
-             "Triton's)")
+        help="static, faster-transformer: seconds that the oldest request waits for its batch to fill; inf: until it is full "
+             "(default: 0, which is Triton's)")
+    add("--blocks", type=_BLOCKS, metavar="N",
+        help="all but static and continuous, whose memory has no limit: KV blocks (default: what fits beside the weights in "
+             "90 %% of the GPUs' memory)")
+    add("--block-size", type=_BLOCK_SIZE, default=16, metavar="T", help="tokens in a block (default: %(default)s)")
+    add("--longest", type=_LONGEST, metavar="T",
+        help="orca, faster-transformer: prompt and output tokens that memory is reserved for; longer prompts are refused, longer "
+             "outputs cut (default: the longest request of the trace)")

@@ -17,7 +17,7 @@ from sim.engine import Engine
 from sim.metrics import Ledger, goodput, idle_step_share, ledger, summary
 from sim.policy import Policy
 from sim.readers import READERS, ReaderError
-from sim.run import Run
+from sim.run import REFUSED, UNFINISHED, Run
 from sim.service import Service, service
 from sim.trace import Trace, TraceError
 
@@ -44,17 +44,26 @@ METRICS: tuple[tuple[str, str, str, str, float], ...] = (
     ("goodput_per_s", "goodput", "goodput", "requests/s", 1),
     ("idle_time_share", "idle_share", "idle share of slot-time", "%", 100),
     ("idle_step_share", "idle_step_share", "idle share of slot-steps", "%", 100),
+    ("preemptions", "preemptions", "preemptions", "", 1),
+    ("recomputed_tokens", "recomputed", "tokens computed anew after them", "tokens", 1),
+    ("cached_tokens", "cached", "prompt tokens found in the cache", "tokens", 1),
+    ("refused", "refused", "refused: can never fit", "requests", 1),
+    ("unfinished", "unfinished", "not finished", "requests", 1),
 )
+_COUNTS = ("preemptions", "recomputed_tokens", "cached_tokens", "refused", "unfinished")  # a row only where one is above 0
 LABELS = {
     "prefill": "prefill", "decode": "decode", "stalled": "stalled: the step holds prompts only",
     "budget": "free: the token budget is spent", "held": "finished, held by its batch",
     "filling": "free: the batch waits to fill", "late": "free: the batch left without who waits",
+    "memory": "free: too few KV blocks for who waits",
     "boundary": "free: who waits joins at the step's end", "nothing": "free: nobody waits",
 }  # fmt: skip
 
 # JSON key, label and unit of a policy's settings
 SETTINGS = (("slots", "slots", ""), ("fill_timeout_s", "fill timeout", "s"), ("budget", "token budget", "tokens"),
-            ("prompts", "prompts", ""))
+            ("prompts", "prompts", ""), ("order", "order", ""), ("blocks", "KV blocks", ""),
+            ("block_size", "block size", "tokens"), ("prefix_cache", "prefix cache", ""), ("longest", "reserved for", "tokens"),
+            ("watermark", "watermark", ""), ("swap_us", "swap, per block", "µs"))
 
 
 class BadInputError(ValueError):
@@ -83,8 +92,8 @@ class Comparison:
 
 def compare(asked: argparse.Namespace, say: Say) -> Comparison:
     """Do what was asked. UsageError for options that do not go together, BadInputError for the rest."""
-    shared = {"slots": asked.slots, "budget": asked.budget, "prompts": asked.prompts, "fill-timeout": asked.fill_timeout}
-    chosen = policies(asked.policy, shared)
+    keys = ("slots", "budget", "prompts", "fill_timeout", "blocks", "block_size", "longest", "seed")
+    plans = policies(asked.policy, {key.replace("_", "-"): vars(asked)[key] for key in keys})
     try:
         server = service(asked.model, asked.gpu, asked.tp, overhead_us=asked.overhead_us,
                          overhead_per_request_us=asked.overhead_per_request_us, tiles=asked.tiles)
@@ -97,6 +106,8 @@ def compare(asked: argparse.Namespace, say: Say) -> Comparison:
     try:
         if asked.start or asked.length or asked.limit:
             trace = trace.window(asked.start, asked.length, asked.limit)
+        longest = int((trace.prompt + trace.output).max())
+        chosen = [plan(server, longest) for plan in plans]
         outcomes = tuple(_outcome(_serve(trace, server, policy, say), limits, say) for policy in chosen)
     except ValueError as error:
         raise BadInputError(f"{source.get('file') or 'generated requests'}: {error}") from None
@@ -159,9 +170,12 @@ def _serve(trace: Trace, server: Service, policy: Policy, say: Say) -> Run:
 def _outcome(run: Run, limits: tuple[float, ...] | None, say: Say) -> Outcome:
     say(f"{run.policy.name}: metrics")
     found = summary(run) | {"idle_step_share": idle_step_share(run)}
+    found |= {"preemptions": run.preemptions.sum(), "recomputed": run.recomputed.sum(), "cached": run.cached.sum(),
+              "refused": (run.outcome == REFUSED).sum(), "unfinished": (run.outcome == UNFINISHED).sum()}
     if limits:
         found["goodput"] = goodput(run, *limits)
-    return Outcome(run.policy, {key: found[name] for key, name, *_ in METRICS if name in found}, ledger(run))
+    metrics = {key: found[name] for key, name, *_ in METRICS if name in found}
+    return Outcome(run.policy, {key: int(value) if key in _COUNTS else value for key, value in metrics.items()}, ledger(run))
 
 
 def to_json(c: Comparison) -> dict[str, Any]:
@@ -188,8 +202,17 @@ def settings(policy: Policy) -> dict[str, Any]:
     """The policy's settings that play a part; null: no limit."""
     shared = {"name": policy.name, "batching": policy.batching, "slots": policy.slots}
     if policy.batching == "static":
-        return shared | {"fill_timeout_s": _finite(policy.fill_timeout)}
-    return shared | {"budget": policy.budget, "prompts": policy.prompts}
+        shared |= {"fill_timeout_s": _finite(policy.fill_timeout)}
+    else:
+        shared |= {"budget": policy.budget, "prompts": policy.prompts}
+    memory = policy.memory
+    if memory is None:
+        return shared
+    shared |= {"blocks": memory.blocks, "block_size": memory.block_size}
+    if memory.reserve == "maximum":
+        return shared | {"longest": policy.longest}
+    shared |= {"order": policy.order.replace("_", "-"), "prefix_cache": memory.prefix_cache, "watermark": memory.watermark}
+    return shared if memory.swap_us is None else shared | {"swap_us": memory.swap_us}
 
 
 def _finite(value: float) -> float | None:
@@ -212,18 +235,25 @@ def table(c: Comparison) -> str:
             rows.append([label, unit, *(_setting(settings(o.policy), key) for o in c.outcomes)])
     rows.append([""] * len(rows[0]))
     for key, _, label, unit, factor in METRICS:
-        if key in c.outcomes[0].metrics:
-            rows.append([label, unit, *(number(factor * o.metrics[key]) for o in c.outcomes)])
+        if key in c.outcomes[0].metrics and (key not in _COUNTS or any(o.metrics[key] for o in c.outcomes)):
+            shown = (lambda count: f"{count:,}") if key in _COUNTS else number
+            rows.append([label, unit, *(shown(factor * o.metrics[key]) for o in c.outcomes)])
     rows.append([""] * len(rows[0]))
     rows.append(["slot-time, slots × makespan", "slot-s", *(number(o.ledger.total) for o in c.outcomes)])
     for role, label in LABELS.items():
-        if any(o.ledger.seconds[role] for o in c.outcomes):
-            rows.append(["  " + label, "%", *(f"{100 * o.ledger.share(role):.2f}" for o in c.outcomes)])
+        if any(o.ledger.seconds.get(role) for o in c.outcomes):
+            rows.append(["  " + label, "%", *(_share(o.ledger, role) for o in c.outcomes)])
     return head + "\n\n" + text.table(rows, left=2)
+
+
+def _share(ledger: Ledger, role: str) -> str:
+    return f"{100 * ledger.share(role):.2f}" if role in ledger.seconds else "0.00"
 
 
 def _setting(settings: dict[str, Any], key: str) -> str:
     if key not in settings:
         return "–"
     value = settings[key]
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return "none" if value is None else f"{value:,g}" if isinstance(value, int | float) else str(value)

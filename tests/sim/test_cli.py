@@ -16,6 +16,7 @@ import pytest
 from sim.__main__ import main
 from sim.cli import run as run_command
 from sim.cli.text import number
+from sim.service import service
 from tests.conftest import ROOT
 
 COMMAND = [sys.executable, "-m", "sim"]
@@ -157,6 +158,61 @@ def test_static_batching_waits_for_company_only_where_it_is_told_to(compared) ->
     assert compared("--requests 5 --policy static")["runs"][0]["policy"]["fill_timeout_s"] == 0
 
 
+def test_systems_are_known_by_name_and_get_the_blocks_that_fit_on_the_server(compared) -> None:
+    blocks = service("Llama-3-8B", "A100-80G").blocks()
+    found = compared("--requests 20 --policy vllm,vllm-v0,orca,sarathi-serve,faster-transformer --longest 8192")
+    policies = {run["policy"]["name"]: run["policy"] for run in found["runs"]}
+    assert all(policy["blocks"] == blocks and policy["block_size"] == 16 for policy in policies.values())
+    assert {name: (p["batching"], p.get("prompts")) for name, p in policies.items()} == {
+        "vllm": ("continuous", "chunked"), "vllm-v0": ("continuous", "alone"), "orca": ("continuous", "whole"),
+        "sarathi-serve": ("continuous", "chunked"), "faster-transformer": ("static", None),
+    }
+    assert policies["vllm"]["prefix_cache"] is True and policies["vllm"]["watermark"] == 0
+    assert policies["vllm-v0"]["watermark"] == policies["sarathi-serve"]["watermark"] == 0.01
+    assert policies["orca"]["longest"] == policies["faster-transformer"]["longest"] == 8192
+
+
+def test_blocks_are_shared_by_all_and_a_policy_may_have_its_own(compared) -> None:
+    line = "--requests 5 --blocks 3000 --block-size 8 --policy vllm,vllm:blocks=2000:block-size=32:prefix-cache=off"
+    shared, own = (run["policy"] for run in compared(line + ":order=shortest")["runs"])
+    assert (shared["blocks"], shared["block_size"], shared["prefix_cache"], shared["order"]) == (3000, 8, True, "fcfs")
+    assert (own["blocks"], own["block_size"], own["prefix_cache"], own["order"]) == (2000, 32, False, "shortest")
+
+
+def test_a_swapped_block_takes_its_bytes_over_the_link(compared) -> None:
+    # Llama-3-8B: 2 · 32 layers · 8 heads · 128 · 2 B = 131,072 B a token, 16 tokens a block, at 32 GB/s: 65.536 µs; over two
+    # GPUs each moves half.
+    for tp, swap_us in ((1, 65.536), (2, 32.768)):
+        policy = compared(f"--requests 5 --tp {tp} --policy vllm-v0:swap=32")["runs"][0]["policy"]
+        assert policy["swap_us"] == pytest.approx(swap_us, rel=1e-12)
+    assert "swap_us" not in compared("--requests 5 --policy vllm-v0")["runs"][0]["policy"]
+
+
+def test_prompts_of_vllm_v0_go_whole_so_its_budget_has_room_for_the_longest_request(compared) -> None:
+    line = "--requests 5 --prompt-cv 0 --output-mean 10 --output-cv 0 --budget 512 --policy vllm-v0,vllm-v0:budget=4000"
+    assert [run["policy"]["budget"] for run in compared(line + " --prompt-mean 3000")["runs"]] == [3010, 4000]
+    assert compared(line + " --prompt-mean 100")["runs"][0]["policy"]["budget"] == 2048  # vLLM's least
+
+
+def test_what_memory_cost_is_told_where_there_was_a_cost(compared, sim) -> None:
+    # Two requests at once, prompts of 32 tokens, 33 output tokens: each ends with 64 tokens, 4 blocks; the pool has 5. Both
+    # fill 2 blocks and take a third with the first decode: there the second gives up its 32 computed tokens.
+    line = "--requests 2 --arrivals once --prompt-mean 32 --prompt-cv 0 --output-mean 33 --output-cv 0 --policy"
+    scarce, plenty = (run["metrics"] for run in compared(f"{line} vllm:blocks=5:prefix-cache=off,continuous")["runs"])
+    assert (scarce["preemptions"], scarce["recomputed_tokens"], scarce["cached_tokens"], scarce["refused"]) == (1, 32, 0, 0)
+    assert (plenty["preemptions"], plenty["recomputed_tokens"]) == (0, 0)
+    out = sim(f"run {line} vllm:blocks=5:prefix-cache=off")[1]
+    assert "preemptions" in out and "found in the cache" not in out and "refused" not in out
+
+
+def test_requests_that_never_fit_are_refused_and_counted(compared, sim) -> None:
+    # 100 + 10 − 1 tokens need 7 blocks of 16.
+    line = "--requests 3 --prompt-mean 100 --prompt-cv 0 --output-mean 10 --output-cv 0 --policy vllm:blocks=6,vllm:blocks=7"
+    assert [run["metrics"]["refused"] for run in compared(line)["runs"]] == [3, 0]
+    code, out, err = sim(f"run {line}")
+    assert (code, err) == (0, "") and "refused" in out
+
+
 def test_goodput_is_told_where_a_limit_is_given(compared, sim) -> None:
     run = compared("--requests 20 --policy continuous --ttft-limit 1000")["runs"][0]["metrics"]
     assert run["goodput_per_s"] == run["requests_per_s"]  # nobody waits 1,000 s
@@ -182,6 +238,11 @@ def test_azure_s_hour_has_its_published_size(compared, shared) -> None:
         ("--gpu TPU", "unknown GPU 'TPU'; known: A100-80G, "),
         ("--policy dynamic", "unknown policy 'dynamic'; known: static, continuous"),
         ("--format burst", "unknown format 'burst'; known: azure"),
+        ("--policy orca:prefix-cache=on", "no setting of orca; known: slots=…, blocks=…, block-size=…, longest=…"),
+        ("--policy vllm:prefix-cache=yes", "prefix-cache must be on or off, not 'yes'"),
+        ("--policy vllm:blocks=1", "blocks must be a whole number from 2"),
+        ("--policy vllm:watermark=2", "watermark must be a number from 0 to 1"),
+        ("--policy vllm:order=random", "unknown order 'random'; known: fcfs, priority, shortest"),
         ("--policy static:budget=512", "'budget=512' is no setting of static; known: slots=…, fill-timeout=…"),
         ("--policy continuous:slots=many", "slots must be a whole number from 1 to 1,000,000, not 'many'"),
         ("--policy static,static", "'static' more than once"),
