@@ -396,4 +396,4 @@ def take_away(lesson: Lesson, made: TakeAway, stage: str) -> None:
         for label, (file, kind, content) in made.files.items():
             st.download_button(label, content, file, kind, key=lesson.id(f"file_{file}"), on_click="ignore")
     st.markdown("The same in Python:")
-    st.code(made.python, language=None)  # Python's colours are too faint to read, and cost 1.5 MB of script
+    st.code(made.python, language=None)  # Python's colours are too faint to read
