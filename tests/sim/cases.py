@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from sim.policy import Policy, continuous, static
+from sim.policy import Memory, Policy, continuous, static
 from sim.service import Affine, StepTime, service
 from sim.trace import Trace
 
@@ -57,3 +57,20 @@ def cases(draw: st.DrawFn, clock: st.SearchStrategy[StepTime] = WHOLE_US) -> Cas
     least = 1 if prompts == "chunked" else 30
     joining = st.builds(continuous, st.integers(1, 7), st.none() | st.integers(least, 60), st.just(prompts))
     return draw(traces()), draw(clock), draw(STATIC | joining)
+
+
+@st.composite
+def starved(draw: st.DrawFn) -> tuple[Trace, Affine, Policy]:
+    """Budgets that do not reach for all who decode: prompts held back meet requests of one token that slipped in."""
+    n = draw(st.integers(4, 12))
+    numbers = lambda low, high: draw(st.lists(st.integers(low, high), min_size=n, max_size=n))  # noqa: E731
+    prompt = [1, draw(st.integers(20, 60)), *draw(st.lists(st.sampled_from([1, 1, 1, 30]), min_size=n - 2, max_size=n - 2))]
+    arrival, output = sorted(numbers(0, 9_000)), numbers(8, 30)
+    gives_up = draw(st.lists(st.none() | st.integers(0, 20_000), min_size=n, max_size=n))
+    cancel = [math.inf if after is None else (at + after) / 1e6 for at, after in zip(arrival, gives_up, strict=True)]
+    trace = Trace(np.array(arrival) / 1e6, prompt, output, cancel=cancel if draw(st.booleans()) else None)
+    policy = Policy(
+        "starved", "continuous", 12, draw(st.integers(2, 5)), memory=Memory(draw(st.sampled_from([24, 40, 500])), 4),
+        chunk_cap=draw(st.sampled_from([0, 0, 1, 2])), fair_cap=draw(st.booleans()), prefill_every=draw(st.integers(3, 8)),
+    )
+    return trace, Affine(1_000, 10, 5), policy
