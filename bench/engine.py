@@ -114,7 +114,7 @@ def worst_difference(trace: Trace, run: Run, times: plain.Times) -> float:
 
 
 def measure(case: Case, n: int, rounds: int, others: tuple[str, ...]) -> tuple[dict[str, float], Run]:
-    """µs per request by name, each the least of `rounds`, taken in turn: another load on the machine hits all alike.
+    """µs of processor time per request by name, each the least of `rounds`, taken in turn: another load hits all alike.
 
     RuntimeError where two of them disagree by more than SAME_S on any time of any request.
     """
@@ -123,9 +123,9 @@ def measure(case: Case, n: int, rounds: int, others: tuple[str, ...]) -> tuple[d
     best: dict[str, float] = {}
 
     def clock(name: str, serve: Callable[..., T], *arguments: object) -> T:
-        start = time.perf_counter()
+        start = time.process_time()
         result = serve(*arguments)
-        best[name] = min(best.get(name, float("inf")), (time.perf_counter() - start) / n * 1e6)
+        best[name] = min(best.get(name, float("inf")), (time.process_time() - start) / n * 1e6)
         return result
 
     for turn in range(rounds):
@@ -140,13 +140,13 @@ def measure(case: Case, n: int, rounds: int, others: tuple[str, ...]) -> tuple[d
 
 
 def alone(case: Case, n: int, rounds: int) -> tuple[float, float]:
-    """µs per request, the least of `rounds`, and the peak memory of a process that does nothing else, MiB."""
+    """µs of processor time per request, the least of `rounds`, and the peak memory of a process that does nothing else, MiB."""
     trace = case.trace(n)
     best = float("inf")
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         ours(trace, case.policy)
-        best = min(best, (time.perf_counter() - start) / n * 1e6)
+        best = min(best, (time.process_time() - start) / n * 1e6)
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux
     return best, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
@@ -197,7 +197,7 @@ def main() -> tuple[list[Row], bool]:
     heading = ["case", "ours, µs/request", "plain loop", "SimPy", "× plain", "× SimPy"]
     keys = ("us_per_request", "plain_us", "simpy_us", "times_plain", "times_simpy")
     print(table([heading, *([str(r["case"]), *(number(r[key], 3) for key in keys)] for r in rows)]))
-    print(f"\nAll times of all requests are equal to {SAME_S:g} s. Least of several rounds, the models in turn.")
+    print(f"\nAll times of all requests are equal to {SAME_S:g} s. Processor time, least of several rounds, the models in turn.")
     by_hand, times = small["tuned"], small["tuned"] / small["ours"]
     print(f"A loop tuned by hand (bench/tuned.py), 10,000 requests: {by_hand:.1f} µs/request, {times:.1f} × ours.\n")
     for case, (_, run) in zip(MEMORY, with_memory, strict=True):
