@@ -155,7 +155,7 @@ def static(slots: int, fill_timeout: float = math.inf, name: str = "static") -> 
 
 
 def continuous(slots: int, budget: int | None = None, prompts: Prompts = "chunked", name: str = "continuous") -> Policy:
-    """Iteration-level batching (Orca, OSDI 2022, section 3.1): the batch is chosen anew before every step.
+    """Iteration-level batching (Orca, OSDI 2022, section 3, S1): the batch is chosen anew before every step.
 
     With a budget and chunked prompts these are the decisions of vLLM's v1 scheduler with unlimited memory.
     """

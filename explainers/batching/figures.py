@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,13 @@ import pandas as pd
 from explainers.batching.scenario import Band, Result, Sweep
 from explainers.kit import grammar as g
 from explainers.kit.grammar import Figure, Floats, Ints, Panel, Pic, Row
-from sim.metrics import ROLES, Segments, e2e, slot_segments
+from sim.metrics import ROLES, Ledger, Segments, e2e, slot_segments
 
 STAGE_HEIGHT = 396
+BELOW = 52
+"""Pixels below the lanes of the stage: the numbers of the time axis, and two lines of key."""
+LANES_PX, LABEL_PX = 140, 15
+"""Height of a panel's lanes, and what a lane must have for a label on its bars, px."""
 LEDGER_HEIGHT = 190
 SWEEP_HEIGHT = 346
 BAND_HEIGHT = 150
@@ -24,6 +29,10 @@ CAUSED = 0.01
 """Share of slot-time from which a piece that the policy causes is outlined before a longer one for which there is no request."""
 LABELS = 3
 """So many pieces of each cause carry its name on the picture, the longest ones."""
+SEEN = 600
+"""A piece of at least one in so many parts of the time axis is a pixel or more wide, and what it stands for is in the key."""
+TAG_PX, TAG_WORDS_PX = 28, 90
+"""Width of the tag on the outlined piece, px: the share alone, and with "of slot-time"."""
 NARROW = 295
 """Pixels between the axes of the stage on a screen of 375 px."""
 GAINERS_HEIGHT = 330
@@ -34,6 +43,20 @@ MOST_ROWS = 22
 SAME = 1e-9
 """Seconds within which two latencies are one: clocks with fractions of a µs agree to this."""
 HALF_MS = 0.0005
+
+
+def shares(book: Ledger) -> dict[str, str]:
+    """Each role's share of slot-time as text, rounded so that the idle ones add up to the whole idle share, and all to 100 %."""
+    return {role: g.percent_of(book.share(role), whole) for role, whole in whole_shares(book).items()}
+
+
+def whole_shares(book: Ledger) -> dict[str, int]:
+    """The same as whole per cent: largest remainder within the idle roles, and within the two that work."""
+    idle = round(100 * book.idle_share)
+    parts: dict[str, int] = {}
+    for roles, whole in ((ROLES[:DECODE + 1], 100 - idle), (IDLE, idle)):
+        parts |= dict(zip(roles, g.apportion([book.share(role) for role in roles], whole), strict=True))
+    return parts
 
 
 # --- the stage --------------------------------------------------------------------------------------------------------
@@ -48,17 +71,53 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
     segments = {key: slot_segments(run) for key, run in result.runs.items()}
     end = axis_end_ms(result)
     panels = [_panel(result, key, s, end, answer) for key, s in segments.items()]
-    figure = g.timeline(panels, ROLES, dark=dark, height=STAGE_HEIGHT, end=end, cursor=cursor_ms, selected=selected)
+    figure = g.timeline(panels, ROLES, dark=dark, height=STAGE_HEIGHT, end=end, cursor=cursor_ms, selected=selected, below=BELOW)
     layout = figure["layout"]
-    if figure["data"][0]["type"] == "bar":
-        for i, s in enumerate(segments.values()):
-            notes, frame = _outlined(panels[i], s, f"y{i + 1}" if i else "y", dark)
+    drawn = figure["data"][0]["type"] == "bar"
+    if drawn:
+        for i, (key, s) in enumerate(segments.items()):
+            notes, frame = _outlined(panels[i], s, result.ledgers[key], f"y{i + 1}" if i else "y", end, dark)
             layout["annotations"] += notes
             layout["shapes"].append(frame)
         layout["annotations"] += _sooner(result, end, dark)
-    said = g.key(("prefill", "decode"), dark)
-    layout["annotations"].append(g.note(said, 1, 1, dark, xanchor="right", yanchor="top"))
+    muted = g.theme(dark).muted
+    layout["annotations"] += [
+        g.note("  ".join(g.key(("prefill", "decode"), dark)), 1, 1, dark, xanchor="right", yanchor="top"),
+        g.note(_key_below(panels, list(segments.values()), end, drawn, dark), 0, 0, dark, xshift=-30,
+               yshift=-20 if drawn else -37, yanchor="top", font={"size": 11, "color": muted}),
+    ]
+    if drawn:  # the axis's title gives way to the key
+        layout["annotations"].append(g.note(layout["xaxis"].pop("title")["text"], 1, 0, dark, yshift=-20, xanchor="right",
+                                            yanchor="top", font={"size": 12, "color": muted}))
     return Pic(figure, alt_stage(result, answer), lambda: table_stage(result), STAGE_HEIGHT)
+
+
+def _key_below(panels: list[Panel], segments: list[Segments], end: float, drawn: bool, dark: bool) -> str:
+    """What the picture holds and does not name itself: hatches without a label that fits, ticks, the outline; two lines at most.
+
+    drawn  the slots themselves are drawn, not their shares
+    """
+    named = {role for p, s in zip(panels, segments, strict=True) for role in _named(p, s, end)} if drawn else set()
+    least = end * 1000 / SEEN
+    there = {ROLES[k] for s in segments for k in np.unique(s.role[s.end_us - s.start_us >= least]).tolist()}
+    entries = g.key([role for role in IDLE if role in there and role not in named], dark)
+    if drawn and len(panels[0].arrivals):
+        entries.append("<b>|</b> arrival")
+    if drawn and any(largest_idle(p.lanes, s) >= 0 for p, s in zip(panels, segments, strict=True)):
+        entries.append("<b>▭</b> largest idle, % of slot-time")
+    if len(entries) <= 2 or not drawn:
+        return "  ".join(entries)
+    half = math.ceil(len(entries) / 2)
+    return "  ".join(entries[:half]) + "<br>" + "  ".join(entries[half:])
+
+
+def _named(panel: Panel, s: Segments, end: float) -> set[str]:
+    """The idle roles of which a label fits on a piece even on a narrow screen."""
+    if LANES_PX / panel.lanes < LABEL_PX:
+        return set()
+    width = (s.end_us - s.start_us) / 1000 / end * NARROW
+    return {ROLES[k] for k, text, px in zip(s.role.tolist(), panel.label, width.tolist(), strict=True)
+            if ROLES[k] in IDLE and text and px >= 6 * len(text) + 8}
 
 
 def axis_end_ms(result: Result) -> float:
@@ -125,14 +184,16 @@ def _panel(result: Result, key: str, s: Segments, end: float, answer: bool) -> P
     zero = float(run.trace.arrival_us[0])
     tokens = [f"{run.trace.output[r]:,} output tokens" if k == DECODE else ""
               for k, r in zip(s.role.tolist(), s.request.tolist(), strict=True)]
+    came = (run.trace.arrival_us - zero) / 1000
     return Panel(title, run.policy.slots, s.slot, (s.start_us - zero) / 1000, (s.end_us - zero) / 1000, s.role, s.request,
-                 _labels(run.policy.slots, s, end), tokens)
+                 _labels(run.policy.slots, s, end), tokens, came if came[-1] > 0 else came[:0])
 
 
 def _labels(slots: int, s: Segments, end: float) -> list[str]:
     """A request's number on its decode piece, the cause on the longest idle pieces of each kind.
 
-    The outlined piece also carries its share; where both do not fit on a narrow screen, the share goes first.
+    The outlined piece also carries its share; where both do not fit on a narrow screen, the share goes first, and where its
+    cause stands on another piece, so does "of slot-time".
     """
     span = s.end_us - s.start_us
     label = [str(r + 1) if k == DECODE else "" for k, r in zip(s.role.tolist(), s.request.tolist(), strict=True)]
@@ -141,23 +202,34 @@ def _labels(slots: int, s: Segments, end: float) -> list[str]:
         for i in mine[np.argsort(-span[mine], kind="stable")][:LABELS].tolist():
             label[i] = g.ROLES[role].label
     largest = largest_idle(slots, s)
-    if largest >= 0 and span[largest] / 1000 / end * NARROW < 5.5 * len(label[largest]) + 28:
-        label[largest] = ""
+    if largest >= 0:
+        px, words = span / 1000 / end * NARROW, 5.5 * len(label[largest])
+        others = (s.role == s.role[largest]) & (np.arange(len(span)) != largest) & (px >= words + 8)
+        if px[largest] < words + TAG_PX or (others.any() and TAG_WORDS_PX <= px[largest] < words + TAG_WORDS_PX):
+            label[largest] = ""
     return label
 
 
-def _outlined(panel: Panel, s: Segments, axis: str, dark: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A frame round the piece that `largest_idle` chooses, with its share of slot-time on a tag at its right end."""
+def _outlined(panel: Panel, s: Segments, book: Ledger, axis: str, end: float,
+              dark: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A frame round the piece that `largest_idle` chooses, with its share of slot-time on a tag at its right end.
+
+    Where there is no room for "of slot-time" on a narrow screen, the tag is the number alone.
+    """
     look, piece = g.theme(dark), largest_idle(panel.lanes, s)
     frame = {"name": "largest", "type": "rect", "xref": "x", "yref": axis, "layer": "above", "visible": piece >= 0,
              "line": {"color": look.ink, "width": 2.5}, "x0": 0, "x1": 0, "y0": 0, "y1": 0}
     if piece < 0:
         return [], frame
-    stop, lane = float(panel.end[piece]), float(panel.lane[piece])
-    frame |= {"x0": float(panel.start[piece]), "x1": stop, "y0": lane - 0.42, "y1": lane + 0.42}
-    share = g.percent(piece_share(panel.lanes, s, piece))
-    tag = g.note(f"<b>{share}</b>", stop, lane, dark, xref="x", yref=axis, xanchor="right", yanchor="middle", bgcolor=look.ink,
-                 borderpad=1, xshift=-1, font={"size": 11, "color": look.paper})
+    start, stop, lane = float(panel.start[piece]), float(panel.end[piece]), float(panel.lane[piece])
+    frame |= {"x0": start, "x1": stop, "y0": lane - 0.42, "y1": lane + 0.42}
+    role = ROLES[s.role[piece]]
+    alone = np.count_nonzero(s.role == s.role[piece]) == 1  # then the piece is the cause, and so are the figures
+    share = shares(book)[role] if alone else g.percent(piece_share(panel.lanes, s, piece))
+    words = 5.5 * len(panel.label[piece]) + TAG_WORDS_PX
+    unit = " of slot-time" if (stop - start) / end * NARROW >= words else ""
+    tag = g.note(f"<b>{share}</b>{unit}", stop, lane, dark, xref="x", yref=axis, xanchor="right", yanchor="middle",
+                 bgcolor=look.ink, borderpad=1, xshift=-1, font={"size": 11, "color": look.paper})
     return [tag], frame
 
 
@@ -186,14 +258,15 @@ def ledger(result: Result, *, dark: bool) -> Pic:
     The one legend of the lesson: it is the key of the stage too.
     """
     keys, look = list(result.ledgers), g.theme(dark)
+    said = {key: shares(book) for key, book in result.ledgers.items()}
     data = []
     for role in ROLES:
-        shares = [result.ledgers[key].share(role) for key in keys]
+        parts = [result.ledgers[key].share(role) for key in keys]
         data.append({
             "type": "bar", "orientation": "h", "name": g.ROLES[role].label, "y": [NAMES[key] for key in keys],
-            "x": [100 * share for share in shares], "marker": g.swatch(role, dark), "width": 0.62,
-            "text": [g.percent(share) for share in shares], "textposition": "inside", "textangle": 0,
-            "insidetextanchor": "middle", "showlegend": max(shares) >= 0.0005, "insidetextfont": g.bar_font(role, dark),
+            "x": [100 * part for part in parts], "marker": g.swatch(role, dark), "width": 0.62,
+            "text": [said[key][role] for key in keys], "textposition": "inside", "textangle": 0,
+            "insidetextanchor": "middle", "showlegend": max(parts) >= 0.0005, "insidetextfont": g.bar_font(role, dark),
             "customdata": [[-1, g.ROLES[role].says, result.ledgers[key].seconds[role]] for key in keys],
             "hovertemplate": "<b>%{customdata[1]}</b><br>%{x:.1f} % of slot-time, %{customdata[2]:,.3f} slot-s<extra></extra>",
         })
@@ -215,7 +288,7 @@ def alt_ledger(result: Result) -> str:
     """The ledger's finding in words."""
     said = []
     for key, book in result.ledgers.items():
-        parts = [f"{g.ROLES[role].says} {g.percent(book.share(role))}" for role in ROLES if book.share(role) >= 0.005]
+        parts = [f"{g.ROLES[role].says} {shares(book)[role]}" for role, whole in whole_shares(book).items() if whole]
         said.append(f"{NAMES[key]}: {', '.join(parts)}")
     return f"Where the slot-time went. {'. '.join(said)}."
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from sim.engine import simulate
 from sim.hardware import GPUS
 from sim.metrics import Ledger, e2e, ledger, summary
 from sim.policy import Policy, continuous, static
+from sim.readers import azure
 from sim.run import Run
 from sim.service import Service, service
 from sim.static import sweep_static
@@ -26,7 +29,7 @@ Values = Mapping[str, Value]
 PROMPT = 256
 """Prompt tokens of every generated request: equal, so that only the output lengths differ."""
 MEAN_OUTPUT = 128
-"""Mean output tokens before the spread: the median of Azure's 2023 conversations is 129 (shared/traces)."""
+"""Mean output tokens of a generated request, chosen. Azure's 2023 conversations: mean 211, median 129 (papers/FACTS.md, 9)."""
 LONGEST = 4096
 """Longest generated output, tokens; cuts the lognormal's tail."""
 BURSTINESS = 0.15
@@ -34,39 +37,44 @@ BURSTINESS = 0.15
 SEEDS = 20
 """The band runs seeds 1 to SEEDS."""
 SWEEP_MOST = 2000
-"""The sweep takes at most so many requests of an own file; the figure says so."""
+"""The sweep takes at most so many requests of a recorded trace; the figure says so."""
 
-GENERATED, OWN = "generated", "own file"
+SAMPLE_FILE = Path(__file__).resolve().parents[2] / "assets" / "azure_conv_2023_sample.csv"
+"""The first ten minutes of Azure's 2023 conversation trace, 2,867 requests (CC-BY 4.0, Microsoft; AzurePublicDataset)."""
+
+GENERATED, SAMPLE, OWN = "generated", "sample", "own file"
 AT_ONCE, EVEN, POISSON, BURSTS = "all at once", "evenly spaced", "Poisson", "bursts"
 SLOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 RATES = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)
 
 KNOBS: tuple[Knob, ...] = (
     Knob("slots", "Slots", 4, 1, 32, main=True, unit="slots",
-         help="Requests that the server may hold at once: the batch size of static batching, max_num_seqs in vLLM."),
+         help="How many requests the server holds at once: the batch size of static batching. vLLM calls it max_num_seqs."),
     Knob("spread", "Length spread", 0.8, 0.0, 2.0, 0.1, group="Requests",
-         help="Coefficient of variation of the output lengths, lognormal with mean 128 tokens; 0: all equal. "
-              "Azure's conversations of 2023 have 0.77."),
+         help="How unequal the replies are: at 0 all have 128 tokens, at 1 many are short and a few are several times as long. "
+              "It is the standard deviation over the mean of a lognormal; Azure's conversations of 2023 have 0.77."),
     Knob("requests", "Requests", 14, 1, 100, group="Requests", unit="requests",
-         help="How many requests arrive. More of them leave the first ones as they are."),
+         help="How many requests come. More of them leave the first ones as they are."),
     Knob("giant", "Giant", 1, 1, 20, group="Requests", unit="×",
-         help="Request 2 writes this many times as much as it would; 1: no giant."),
-    Knob("seed", "Seed", 2, 0, 9999, group="Requests", help="Another seed draws other lengths and other arrivals."),
+         help="Makes the reply of request 2 this many times as long; 1: no giant."),
+    Knob("seed", "Seed", 2, 0, 9999, group="Requests", help="Another number draws other lengths and other arrivals."),
     Knob("arrivals", "Arrivals", AT_ONCE, options=(AT_ONCE, EVEN, POISSON, BURSTS), group="Arrivals",
-         help="When the requests come. Bursts: gamma gaps with burstiness 0.15, as vLLM's bench defines it; Poisson would be 1."),
+         help="When the requests come. Poisson: each on its own, at random. Bursts: in clumps with pauses between them; gamma "
+              "gaps of burstiness 0.15, as vLLM's benchmark defines it, where 1 would be Poisson."),
     Knob("rate", "Arrival rate", 3.0, options=RATES, group="Arrivals", unit="requests/s",
-         help="Mean rate of arrivals. It plays no part when all come at once."),
-    Knob("timeout", "Batch fill timeout", 1000, options=(0, 100, 250, 500, 1000, 2000, 5000, 10000), group="Arrivals", unit="ms",
-         help="How long the oldest waiting request waits for a static batch to fill before the batch leaves as it is."),
+         help="How many requests come in a second, on average. It plays no part when all come at once."),
+    Knob("timeout", "Batch fill timeout", 0, options=(0, 100, 250, 500, 1000, 2000, 5000, 10000), group="Arrivals", unit="ms",
+         help="How long a static batch waits to fill before it leaves as it is; 0: it leaves at once with those who are there. "
+              "Triton calls it max_queue_delay_microseconds; its default is 0."),
     Knob("model", "Model", "Llama-3-8B", options=("Llama-3-8B", "Llama-2-7B", "Mistral-7B", "OPT-13B", "Yi-34B"), group="Server",
-         help="Sets how long a step takes. All run on one GPU, in bf16."),
-    Knob("gpu", "GPU", "A100-80G", options=tuple(GPUS), group="Server", help="Sets how long a step takes."),
-    Knob("source", "Requests from", GENERATED, options=(GENERATED, OWN), group="Own file",
-         help="Own file: arrivals and lengths come from the trace that you dropped in; the knobs that generate requests "
-              "play no part."),
+         help="A larger model takes longer for a step. All run on one GPU, in bf16."),
+    Knob("gpu", "GPU", "A100-80G", options=tuple(GPUS), group="Server", help="A faster GPU takes less time for a step."),
+    Knob("source", "Requests from", GENERATED, options=(GENERATED, SAMPLE, OWN), group="Own file",
+         help="Sample: ten minutes of real conversations, Azure's of 2023. Own file: the trace that you dropped in. With either, "
+              "the knobs that generate requests play no part."),
     Knob("start", "Window starts at", 0, 0, 604_800, 1, group="Own file", unit="s",
-         help="Seconds after the first request of the file."),
-    Knob("take", "Requests from the file", 200, 1, 5000, group="Own file", unit="requests",
+         help="Seconds after the first request of the sample or file."),
+    Knob("take", "Requests from the window", 200, 1, 5000, group="Own file", unit="requests",
          help="How many requests to take from there, at most."),
 )
 
@@ -74,21 +82,21 @@ PRESETS: tuple[Preset, ...] = (
     Preset("mixed", "Mixed lengths", {},
            "Under static batching each batch lasts as long as its longest request. Watch the hatched pieces: slots whose "
            "request has ended, held until the batch ends."),
-    Preset("giant", "One giant", {"giant": 8},
-           "Request 2 writes eight times as much. Under static batching its three neighbours' slots are held until it ends, "
-           "and everyone behind waits; under continuous batching it keeps one slot and the others flow past."),
+    Preset("giant", "One giant", {"giant": 10, "spread": 0.2, "requests": 16},
+           "Request 2 writes about eight times the mean. Under static batching its three neighbours' slots are held until it "
+           "ends, and everyone behind waits; under continuous batching it keeps one slot and the others flow past."),
     Preset("equal", "Equal lengths at once", {"spread": 0.0},
            "Equal outputs, all at once: the members of a batch end together, so there is nothing to reclaim. "
            "Continuous batching gains nothing."),
     Preset("trickle", "Trickle", {"arrivals": EVEN, "rate": 0.5, "timeout": 5000, "spread": 0.3},
-           "One request every two seconds. Static batching lets the first one wait for company; watch its time to first "
-           "token. Set the batch fill timeout to 0: what does that cost later?"),
-    Preset("bursts", "Bursts", {"arrivals": BURSTS, "rate": 3.0, "requests": 20},
-           "Requests come in clumps. Who comes just after a static batch has left waits for all of it; under continuous "
-           "batching for one step, while a slot is free."),
-    Preset("hour", "A real hour", {"source": OWN, "slots": 16},
-           "Drop in a trace in Azure's format and choose a window. Lengths and arrivals are real; watch which causes of "
-           "idleness remain under continuous batching."),
+           "One request every two seconds. Static batching lets the first one wait for company: watch its time to first token. "
+           "Set the batch fill timeout to 0: the two become nearly the same. At this load the wait bought nothing."),
+    Preset("bursts", "Bursts", {"arrivals": BURSTS, "rate": 1.0, "requests": 20},
+           "Requests come in clumps: the ticks above the slots. Whoever comes just after a static batch has left waits until "
+           "all of it has ended. Continuous batching takes it in at the next step, if a slot is free."),
+    Preset("hour", "Real requests", {"source": SAMPLE, "slots": 8, "start": 60, "take": 60},
+           "Conversations on Azure, from 2023: lengths and arrivals are real, and prompts are longer than replies. Watch which "
+           "causes of idleness remain under continuous batching. Or drop in a trace of your own."),
 )
 
 
@@ -148,12 +156,13 @@ def filled(values: Values) -> dict[str, Value]:
 def build(values: Values, uploaded: Trace | None = None) -> Scenario:
     """One trace and one service from the knobs, and both policies.
 
-    Raises ValueError with a message for the learner: no file yet, no request in the window, weights that do not fit.
+    The own file is `uploaded`; the sample needs none. Raises ValueError with a message for the learner: no file yet, no
+    request in the window, weights that do not fit.
     """
     v = filled(values)
     slots, timeout = int(v["slots"]), float(v["timeout"]) / 1000
     server = service(str(v["model"]), str(v["gpu"]))
-    trace = _own(v, uploaded) if v["source"] == OWN else _generated(v)
+    trace = _generated(v) if v["source"] == GENERATED else _window(v, sample() if v["source"] == SAMPLE else uploaded)
     return Scenario(trace, server, {"static": static(slots, timeout), "continuous": continuous(slots, prompts="whole")}, v)
 
 
@@ -176,7 +185,7 @@ def band(values: Values) -> Band:
 
 
 def sweep(values: Values, uploaded: Trace | None = None, over: str = "slots") -> Sweep:
-    """Both policies at every value of one knob, "slots" or "rate"; an own file gives at most SWEEP_MOST requests."""
+    """Both policies at every value of one knob, "slots" or "rate"; a recorded trace gives at most SWEEP_MOST requests."""
     if over not in ("slots", "rate"):
         raise ValueError(f"over must be 'slots' or 'rate', not {over!r}")
     v = filled(values)
@@ -202,9 +211,9 @@ def _many(scenes: Sequence[Scenario]) -> dict[str, tuple[Floats, Floats]]:
 
 def _limits(v: Values, over: str, served: int) -> str:
     """What a reader must know of a sweep before believing it."""
-    if v["source"] == OWN and over == "rate":
-        return "The arrivals are the file's: the rate plays no part."
-    if v["source"] == OWN and int(v["take"]) > SWEEP_MOST == served:
+    if v["source"] != GENERATED and over == "rate":
+        return "The arrivals are the trace's: the rate plays no part."
+    if v["source"] != GENERATED and int(v["take"]) > SWEEP_MOST == served:
         return f"First {SWEEP_MOST:,} requests of the window only."
     return "All requests come at once: the rate plays no part." if over == "rate" and v["arrivals"] == AT_ONCE else ""
 
@@ -233,15 +242,26 @@ def _generated(v: Values) -> Trace:
     return workloads.workload(arrivals(v), workloads.equal(n, PROMPT), outputs(v), name="generated")
 
 
-def _own(v: Values, uploaded: Trace | None) -> Trace:
-    if uploaded is None:
+@lru_cache(maxsize=1)
+def sample() -> Trace:
+    """The recorded trace that comes along (SAMPLE_FILE). Raises ValueError for the learner if the file is missing."""
+    try:
+        return azure.read(SAMPLE_FILE, "Azure 2023, conversation, first ten minutes")
+    except OSError:
+        raise ValueError(f"The sample assets/{SAMPLE_FILE.name} is missing from this installation; set “Requests from” to "
+                         f"“{GENERATED}”.") from None
+
+
+def _window(v: Values, recorded: Trace | None) -> Trace:
+    if recorded is None:
         raise ValueError("No trace yet: drop in a CSV file in Azure's format (TIMESTAMP, ContextTokens, GeneratedTokens), "
-                         "or set “Requests from” to “generated”.")
-    start, last = float(v["start"]), float(uploaded.arrival[-1])
+                         f"or set “Requests from” to “{SAMPLE}” or “{GENERATED}”.")
+    what = "sample" if v["source"] == SAMPLE else "file"
+    start, last = float(v["start"]), float(recorded.arrival[-1])
     if start > last:
-        raise ValueError(f"Window starts at {start:,.0f} s, but the last request of the file comes at {last:,.0f} s; "
+        raise ValueError(f"Window starts at {start:,.0f} s, but the last request of the {what} comes at {last:,.0f} s; "
                          f"choose a start from 0 to {math.floor(last):,} s.")
-    return uploaded.window(start, limit=int(v["take"]))
+    return recorded.window(start, limit=int(v["take"]))
 
 
 def _frozen(run: Run) -> Run:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ MOST_BARS = 2000
 """Above this many bars a timeline shows the share of its lanes in each role instead (DESIGN.md, figure grammar)."""
 FITTING = {"minsize": 11, "mode": "hide"}
 """Plotly's uniformtext: a label on a bar is shown at full size or, where it does not fit, not at all."""
+TICK = 10
+"""Pixels above the lanes for the ticks of arrivals."""
 BINS = 240
 """Time bins of such a timeline: about one for every four pixels of a wide screen."""
 
@@ -151,13 +153,26 @@ def _hex(rgb: Floats) -> str:
 
 def percent(share: float) -> str:
     """A share as whole percent; small but real shares are not rounded away: "38 %", "under 1 %", "0 %"."""
-    if math.isnan(share):
-        return "–"
-    if 1e-9 < share < 0.01:
+    return "–" if math.isnan(share) else percent_of(share, round(100 * share))
+
+
+def apportion(parts: Sequence[float], whole: int) -> list[int]:
+    """Whole numbers in proportion to `parts` that add up to `whole`: largest remainder, the earlier of equal ones first."""
+    total = sum(parts)
+    if total <= 0:
+        return [0] * len(parts)
+    exact = [part / total * whole for part in parts]
+    found = [math.floor(x + 1e-9) for x in exact]
+    for i in sorted(range(len(parts)), key=lambda i: (round(found[i] - exact[i], 9), i))[:whole - sum(found)]:
+        found[i] += 1
+    return found
+
+
+def percent_of(share: float, whole: int) -> str:
+    """A share that was rounded to `whole` per cent so that the parts add up: as `percent`, small but real ones are kept."""
+    if whole == 0 and share > 1e-9:
         return "under 1 %"
-    if 0.99 < share < 1 - 1e-9:
-        return "over 99 %"
-    return f"{round(100 * share)} %"
+    return "over 99 %" if whole == 100 and share < 1 - 1e-9 else f"{whole} %"
 
 
 def duration(seconds: float) -> str:
@@ -215,7 +230,9 @@ def swatch(role: str, dark: bool) -> dict[str, Any]:
     if known.solid:
         pattern = {"shape": known.hatch, "fgcolor": mix(tone, -0.45 if not dark else 0.55), "bgcolor": tone, "size": 5,
                    "solidity": 0.35}
-        return {"color": tone, "line": {"width": 1, "color": theme(dark).paper}, "pattern": pattern}
+        # Prompts are slivers beside replies: their edge is ink, so that one of two pixels is still seen.
+        edge = theme(dark).ink if role == "prefill" else theme(dark).paper
+        return {"color": tone, "line": {"width": 1, "color": edge}, "pattern": pattern}
     pattern = {"shape": known.hatch, "fgcolor": tone, "bgcolor": ground, "size": 7, "solidity": 0.22}
     return {"color": ground if not known.hatch else tone, "line": {"width": 1, "color": tone}, "pattern": pattern}
 
@@ -229,9 +246,13 @@ def bar_font(role: str, dark: bool) -> dict[str, Any]:
     return {"color": look.ink, "size": 11, "shadow": halo}
 
 
-def key(roles: Sequence[str], dark: bool) -> str:
-    """A one-line key of solid roles, to stand beside a title where the bars are too thin for a label."""
-    return "  ".join(f'<span style="color:{colour(role, dark)}">■</span> {ROLES[role].label}' for role in roles)
+_GLYPHS = {"x": "▩", "/": "▨", "\\": "▧", "|": "▥", "-": "▤", "+": "▦", ".": "▒", "": "□"}
+
+
+def key(roles: Sequence[str], dark: bool) -> list[str]:
+    """An entry for each role, to stand beside or below a picture whose bars are too thin for a label: mark and label."""
+    return [f'<span style="color:{colour(role, dark)}">{"■" if ROLES[role].solid else _GLYPHS[ROLES[role].hatch]}</span> '
+            f"{ROLES[role].label}" for role in roles]
 
 
 # --- timelines --------------------------------------------------------------------------------------------------------
@@ -249,6 +270,7 @@ class Panel:
     request  int64, index of the request, or −1
     label    text on each piece, shown where it fits ("" for none)
     hover    one line more for each piece, or empty
+    arrivals  ms, by request: a tick for each above the lanes; empty: none
     """
 
     title: str
@@ -260,33 +282,47 @@ class Panel:
     request: Ints
     label: Sequence[str]
     hover: Sequence[str] = ()
+    arrivals: Floats = field(default_factory=lambda: np.empty(0))
 
 
 def timeline(panels: Sequence[Panel], roles: Sequence[str], *, dark: bool, height: int, end: float, lane_word: str = "slot",
-             cursor: float | None = None, selected: int | None = None, most: int = MOST_BARS) -> Figure:
+             cursor: float | None = None, selected: int | None = None, most: int = MOST_BARS, below: int = 36) -> Figure:
     """Panels above each other on one axis of ms from 0 to `end`: one trace for each role and panel, in the same order always.
 
-    `customdata[0]` of each bar is its request's index, −1: none.
+    `customdata[0]` of each bar and tick is its request's index, −1: none. The ticks are the last traces, one a panel.
     `selected` is outlined in every panel. The layout shape named "cursor" is the time cursor over all panels (hidden while
     `cursor` is None). Above `most` bars in a panel: the share of its lanes by role, in BINS bins.
     """
     aggregate = max(len(p.start) for p in panels) > most
-    domains = _domains(len(panels), height)
+    domains = _domains(len(panels), height, bottom=below)
     data: list[dict[str, Any]] = []
+    ticks: list[dict[str, Any]] = []
     sheet = layout(dark, height, barmode="overlay", bargap=0.0, uniformtext=FITTING,
-                   margin={"l": 34, "r": 12, "t": 4, "b": 36})
+                   margin={"l": 34, "r": 12, "t": 4, "b": below})
     annotations, shapes = [], [_cursor(cursor, dark)]
     for i, (panel, (low, high)) in enumerate(zip(panels, domains, strict=True)):
         axis = f"y{i + 1}" if i else "y"
         data += _areas(panel, roles, axis, end, dark) if aggregate else _bars(panel, roles, axis, dark)
         shapes.append(_outline(panel, selected, axis, aggregate, dark))
-        sheet[f"yaxis{i + 1}" if i else "yaxis"] = _lane_axis(panel, (low, high), aggregate, lane_word)
+        room = TICK / ((high - low) * (height - below - 4) - TICK) if len(panel.arrivals) and not aggregate else 0.0
+        sheet[f"yaxis{i + 1}" if i else "yaxis"] = _lane_axis(panel, (low, high), aggregate, lane_word, room)
+        ticks.append(_arrival_ticks(panel, axis, room, dark))
         annotations.append(note(panel.title, 0, high, dark, yshift=5, font={"size": 13, "color": theme(dark).ink}))
     pieces = sum(len(p.start) for p in panels)
     sheet["xaxis"] = _time_axis(end, f": {pieces:,} pieces, shown as shares of the {lane_word}s" if aggregate else "") | {
         "anchor": f"y{len(panels)}" if len(panels) > 1 else "y"}
     sheet["annotations"], sheet["shapes"] = annotations, shapes
-    return {"data": data, "layout": sheet}
+    return {"data": data + ticks, "layout": sheet}
+
+
+def _arrival_ticks(panel: Panel, axis: str, room: float, dark: bool) -> dict[str, Any]:
+    """A tick for each arrival in the `room` above the lanes (a share of their height); none without room."""
+    at = panel.arrivals.tolist() if room else []
+    return {"type": "scatter", "mode": "markers", "name": "arrivals", "yaxis": axis, "x": at,
+            "y": [-0.5 - 0.5 * room * panel.lanes] * len(at), "cliponaxis": False,
+            "marker": {"symbol": "line-ns", "size": 0.6 * TICK, "line": {"width": 1.5, "color": theme(dark).ink}},
+            "customdata": [[r, f"<b>request {r + 1}</b>: comes", f"{t:,.0f} ms"] for r, t in enumerate(at)],
+            "hovertemplate": "%{customdata[1]}<br>%{customdata[2]}<extra></extra>"}
 
 
 def _time_axis(end: float, and_: str) -> dict[str, Any]:
@@ -307,15 +343,15 @@ def _domains(n: int, height: int, title: int = 28, bottom: int = 36) -> list[tup
     return [(1 - each * (i + 1), 1 - each * i - title / plot) for i in range(n)]
 
 
-def _lane_axis(panel: Panel, domain: tuple[float, float], aggregate: bool, word: str) -> dict[str, Any]:
+def _lane_axis(panel: Panel, domain: tuple[float, float], aggregate: bool, word: str, room: float = 0.0) -> dict[str, Any]:
     axis: dict[str, Any] = {"domain": list(domain), "fixedrange": True, "showgrid": False, "zeroline": False}
     if aggregate:
         return axis | {"range": [0, 1], "tickvals": [0, 0.5, 1], "ticktext": ["0 %", "50 %", "100 %"],
                        "title": {"text": ""}, "tickfont": {"size": 9}}
     every = max(1, math.ceil(panel.lanes / 8))
     shown = list(range(0, panel.lanes, every))
-    return axis | {"range": [panel.lanes - 0.5, -0.5], "tickvals": shown, "ticktext": [str(k + 1) for k in shown],
-                   "title": {"text": word, "standoff": 2}}
+    return axis | {"range": [panel.lanes - 0.5, -0.5 - room * panel.lanes], "tickvals": shown,
+                   "ticktext": [str(k + 1) for k in shown], "title": {"text": word, "standoff": 2}}
 
 
 def _cursor(at: float | None, dark: bool) -> dict[str, Any]:
@@ -327,7 +363,8 @@ def _cursor(at: float | None, dark: bool) -> dict[str, Any]:
 def _bars(panel: Panel, roles: Sequence[str], axis: str, dark: bool) -> list[dict[str, Any]]:
     traces = []
     span = panel.end - panel.start
-    for k, key in enumerate(roles):
+    # Prefill is drawn last: a sliver would vanish under its neighbours' edges. (Plotly's zorder would undo uniformtext.)
+    for k, key in sorted(enumerate(roles), key=lambda pair: pair[1] == "prefill"):
         mine = np.flatnonzero(panel.role == k)
         who = panel.request[mine].tolist()
         marker = swatch(key, dark)
@@ -335,7 +372,8 @@ def _bars(panel: Panel, roles: Sequence[str], axis: str, dark: bool) -> list[dic
             shades = [colour(key, dark, s) for s in range(3)]
             marker = {"color": [shades[max(r, 0) % 3] for r in who], "line": marker["line"]}
         traces.append({
-            "type": "bar", "orientation": "h", "name": ROLES[key].label, "yaxis": axis, "width": 0.84,
+            "type": "bar", "orientation": "h", "name": ROLES[key].label, "yaxis": axis,
+            "width": 0.94 if key == "prefill" else 0.84,
             "y": panel.lane[mine].tolist(), "base": panel.start[mine].tolist(), "x": span[mine].tolist(), "marker": marker,
             "text": [panel.label[i] for i in mine.tolist()], "insidetextfont": bar_font(key, dark),
             "textposition": "inside", "insidetextanchor": "middle" if ROLES[key].solid else "start", "textangle": 0,

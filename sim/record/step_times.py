@@ -56,6 +56,22 @@ def errors(tiles: bool = False, path: Path = POINTS) -> dict[tuple[str, str], Fl
     return {key: np.concatenate(parts) for key, parts in found.items()}
 
 
+@lru_cache(maxsize=4)
+def counts(path: Path = POINTS) -> dict[tuple[str, str], tuple[int, int]]:
+    """(device, kind of step) -> how many points there are, and in how many of them a chunk follows computed tokens (p > 0).
+
+    The attention of the latter is partly modelled: CALIBRATION.md, section 0.
+    """
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for (device, _, _), rows in _points(path).items():
+        chunk, done, decodes = rows.T[:3]
+        for name in KINDS:
+            mine = (chunk == 0) if name == "decode" else (chunk > 0) & ((decodes == 0) == (name == "prefill"))
+            all_, partly = found.get((device, name), (0, 0))
+            found[device, name] = (all_ + int(mine.sum()), partly + int((mine & (done > 0)).sum()))
+    return found
+
+
 def _points(path: Path) -> dict[tuple[str, str, int], Floats]:
     """(device, model, tp) -> rows of chunk, done, decodes, context, ms."""
     groups: dict[tuple[str, str, int], list[list[float]]] = {}
@@ -71,6 +87,8 @@ def _error(name: str, device: str, kind: str, statistic: str, tiles: bool) -> Cl
     value = np.median(off) if statistic == "median" else np.quantile(off, 0.95)
     form = "with tiles" if tiles else "smooth"
     theirs = None if tiles else _CALIBRATION[device, kind][statistic != "median"]
+    steps, modelled = counts()[device, kind]
+    partly = f"; {modelled:,} of them partly modelled: chunks of a prompt that is partly computed" if modelled else ""
     return Claim(
         name,
         "kernels measured by Vidur, AIConfigurator and LLMServingSim; shared/step-times/CALIBRATION.md, sections 0 and 1",
@@ -80,10 +98,13 @@ def _error(name: str, device: str, kind: str, statistic: str, tiles: bool) -> Cl
         "%",
         None,
         LIMITS[statistic],
-        f"all {len(off)} measured {kind} steps of four models at the tensor parallel sizes measured, no overhead",
-        "fitted by tools/fit_tiles.py, whose held-out errors are within 0.2 points (median) and 0.3 points (p95) of these"
+        f"{steps:,} {kind} steps assembled from measured kernels (no LM head, sampling or CPU time), four models at the tensor "
+        f"parallel sizes measured{partly}",
+        "fitted by tools/fit_tiles.py, whose held-out errors are within 0.2 points (median) and 0.3 points (p95) of these; the "
+        "limit is this project's choice"
         if tiles
-        else "theirs is the error on the held-out third; ours is on all points",
+        else "theirs is the same fit's error on the third of the points that was held out; ours is over all points, two thirds "
+        "of which were fitted; the limit is this project's choice",
     )
 
 

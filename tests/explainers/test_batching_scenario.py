@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
 
 from explainers.batching import scenario as s
+from explainers.kit import link
 from explainers.kit.knobs import defaults
 from sim.metrics import HELD, ROLES, queue_wait
 from sim.trace import Trace
@@ -131,9 +134,27 @@ def test_trickle_makes_static_wait_to_fill() -> None:
     assert (waits["continuous"] < 0.012).all()  # at most the step that runs: a decode step takes about 11 ms
 
 
+def test_at_that_load_the_wait_buys_nothing() -> None:
+    # As the preset's line says: without the fill timeout the two become nearly the same.
+    preset = next(p for p in s.PRESETS if p.key == "trickle")
+    one, other = s.result({**preset.values, "timeout": 0}).summaries.values()
+    assert [one[k] for k in ("makespan", "e2e_p50", "e2e_p99")] == pytest.approx(
+        [other[k] for k in ("makespan", "e2e_p50", "e2e_p99")], rel=0.02)
+
+
+def test_a_burst_meets_a_batch_that_has_left() -> None:
+    preset = next(p for p in s.PRESETS if p.key == "bursts")
+    waits = {key: queue_wait(run) for key, run in s.result(preset.values).runs.items()}
+    assert np.median(waits["static"]) > 1 > 0.1 > np.median(waits["continuous"])
+
+
 def test_one_giant_holds_its_neighbours_slots() -> None:
     preset = next(p for p in s.PRESETS if p.key == "giant")
-    run = s.result(preset.values).runs["static"]
+    result = s.result(preset.values)
+    run = result.runs["static"]
+    # "About eight times the mean", and half of all slot-time is held for it.
+    assert 7.5 < run.trace.output[1] / s.MEAN_OUTPUT < 8.5
+    assert result.ledgers["static"].share(ROLES[HELD]) == pytest.approx(0.5, abs=0.05)
     assert run.trace.output[:4].max() == run.trace.output[1]
     assert (run.released_us[:4] == run.finished_us[1]).all()
 
@@ -224,6 +245,43 @@ def test_the_sweep_of_a_long_file_is_bounded_and_says_so() -> None:
     at = sweep.x.tolist().index(sweep.x_here)
     assert sweep.idle["static"][at] == pytest.approx(first.ledgers["static"].idle_share, abs=1e-9)
     assert s.sweep({"source": s.OWN, "take": 100}, OWN).note == ""
+
+
+# ---- the sample
+
+
+def test_the_sample_is_azure_s_first_ten_minutes() -> None:
+    found = s.sample()
+    # The file's first two lines: 374 and 396 prompt tokens, 44 and 109 output tokens, 4.314579 s apart.
+    assert found.prompt[:2].tolist() == [374, 396] and found.output[:2].tolist() == [44, 109]
+    assert found.arrival[1] == pytest.approx(4.314579)
+    assert 590 < found.arrival[-1] < 600
+    assert s.sample() is found
+
+
+def test_the_real_requests_need_no_file_of_one_s_own() -> None:
+    preset = next(p for p in s.PRESETS if p.key == "hour")
+    scene = s.build(preset.values)
+    first = int(np.searchsorted(s.sample().arrival, 60.0))
+    assert (scene.trace.output == s.sample().output[first:first + 60]).all()
+    assert s.build(preset.values, OWN).trace == scene.trace  # an own file is used only when asked for
+    assert s.sweep(preset.values, over="rate").note == "The arrivals are the trace's: the rate plays no part."
+
+
+def test_a_missing_sample_is_said_to_the_learner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(s, "SAMPLE_FILE", tmp_path / "azure.csv")
+    s.sample.cache_clear()
+    with pytest.raises(ValueError, match=r"sample assets/azure\.csv is missing"):
+        s.build({"source": s.SAMPLE})
+
+
+def test_links_of_version_1_keep_their_meaning() -> None:
+    # Written by version 1 before there was a sample, when the fill timeout's default was 1,000 ms: every value stands in it.
+    old = ("v=1&slots=4&spread=0.8&requests=14&giant=1&seed=2&arrivals=all+at+once&rate=3&timeout=1000&model=Llama-3-8B"
+           "&gpu=A100-80G&source=own+file&start=12&take=200")
+    state = link.decode(dict(parse_qsl(old)), s.KNOBS)
+    assert not state.notes
+    assert (state.values["source"], state.values["timeout"], state.values["start"]) == (s.OWN, 1000, 12)
 
 
 # ---- errors
