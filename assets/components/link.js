@@ -1,6 +1,15 @@
 // Keeps the address in step with the page, without adding to the history: Streamlit's own writes would.
 // Streamlit's embed keys stay as they are; the server never sees them.
-export default function ({ data }) {
+// data: { query, turn, to } – where turn has grown, `to` comes into view: "top", or the class of an element.
+function bring(to) {
+  if (to === "top") document.querySelector('[data-testid="stMain"]')?.scrollTo({ top: 0 });
+  else document.querySelector(`.${CSS.escape(to)}`)?.scrollIntoView({ block: "nearest" });
+}
+
+export default function ({ data, parentElement }) {
+  const before = parentElement.turn ?? data.turn; // what was asked of a page before this one is no matter
+  parentElement.turn = data.turn;
+  if (data.turn !== before) window.requestAnimationFrame(() => window.setTimeout(() => bring(data.to), 0));
   const query = new URLSearchParams(data.query);
   for (const [key, value] of new URLSearchParams(window.location.search)) {
     if (key === "embed" || key === "embed_options") query.append(key, value);

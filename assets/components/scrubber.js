@@ -3,6 +3,7 @@
 // (never), columns by request; t is null until the cursor is placed. On release the time goes to the server as the state value `cursor`:
 // {t, drawn}; drawn is false where the figures could not be moved here (Plotly is not within reach), and the server draws.
 const MOST_NAMED = 12;
+const MOST_SLOTS = 6; // that are seen without scrolling
 
 const milliseconds = (t) => t.toLocaleString("en-US", { maximumFractionDigits: t < 10 ? 1 : 0 }) + " ms";
 
@@ -67,7 +68,9 @@ function fill(root, policies, t) {
     row("Queued", states.map((s) => cell("td", listed(s.queued, false)))),
     row("Finished", states.map((s) => cell("td", listed(s.finished, true)))),
   ];
-  for (let k = 0; k < Math.max(...policies.map((policy) => policy.slots)); k++) {
+  const slots = Math.max(...policies.map((policy) => policy.slots));
+  root.style.setProperty("--rows", String(3 + Math.min(slots, MOST_SLOTS)));
+  for (let k = 0; k < slots; k++) {
     rows.push(row(`Slot ${k + 1}`, states.map((s) => cell("td", s.slots[k] ?? ""))));
   }
   root.querySelector("tbody").replaceChildren(...rows);

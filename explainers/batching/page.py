@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -16,9 +17,13 @@ from explainers.kit.text import plain
 from explainers.kit.upload import Upload
 from sim.readers import azure
 
-LESSON = kit.Lesson("batching", story.TITLE, story.QUESTION, scenario.KNOBS, scenario.PRESETS)
-UPLOAD = Upload(LESSON.key, azure.read, when_read={"source": scenario.OWN}, when_gone={"source": scenario.GENERATED})
+LESSON = kit.Lesson("batching", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS)
+UPLOAD = Upload(LESSON.key, azure.read, when_read={"source": scenario.OWN}, when_gone={"source": scenario.GENERATED},
+                after=lambda: st.rerun())
 GROUPS = ("Requests", "Arrivals", "Server", "Own file")
+GENERATORS = ("spread", "requests", "giant", "seed", "arrivals", "rate")  # knobs that a recorded trace takes the place of
+WINDOW = frozenset({"start", "take"})  # and those that it needs
+FIRST_CLAIMS = ("orca*", "step-time-a100-*-median")
 
 OVER, RANGES = LESSON.id("over"), {"slots": "Slots", "rate": "Arrival rate"}
 
@@ -71,8 +76,7 @@ def page() -> None:
         prediction()
     with right:
         st.header("Set-up", anchor=False)
-        presets()
-        _controls(state)
+        setup()
     with left:
         details()
     with gains:
@@ -80,7 +84,7 @@ def page() -> None:
     with lower:
         questions()
         st.header("Against the record", anchor=False)
-        kit.against_the_record(LESSON, story.CLAIMS)
+        kit.against_the_record(LESSON, story.CLAIMS, FIRST_CLAIMS)
         outside()
         kit.reset(LESSON, UPLOAD.forget)
 
@@ -97,7 +101,7 @@ def stage(strip: DeltaGenerator) -> None:
     picture = figures.stage(result, dark=kit.dark(), selected=_selected(state, result), cursor_ms=state.cursor, answer=answer)
     kit.main_knobs(LESSON, state, lambda: kit.owe_rest(LESSON))
     kit.sentence(LESSON, headline)
-    kit.chart(LESSON, "stage", picture, _marked)
+    kit.chart(LESSON, "stage", picture, _marked, told="life")
     with strip:
         if kit.first_view(LESSON):
             st.empty()  # a part must write into a container of the page in its first run, or never
@@ -113,9 +117,10 @@ def _range(state: State, result: Result) -> None:
     key, own, over = _key(state), _own(state), st.session_state[OVER]
     curve = _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()) if own else _sweep(key, over)
     pictures = {"sweep": figures.sweep(curve, dark=kit.dark())}
-    if not own:  # a file has no seed
+    if state.values["source"] == scenario.GENERATED:  # a recorded trace has no seed
         pictures["band"] = figures.band(_band(key), result, dark=kit.dark())
     kit.let_draw()
+    kit.sentence(LESSON, story.sweep_words(curve), "over")
     for name, picture in pictures.items():  # made before any is sent, so that they come in one go
         kit.chart(LESSON, name, picture)
 
@@ -127,25 +132,42 @@ def prediction() -> None:
     kit.prediction(LESSON, state, story.PREDICTION, lambda guess: story.feedback(result, guess), _redraw)
 
 
-@st.fragment(key="batching:presets")
-def presets() -> None:
-    """The presets and what to watch for."""
+@st.fragment(key="batching:setup")
+def setup(upload: bool = True) -> None:
+    """The presets, what to watch for, and the knobs but the main one."""
     state = kit.state(LESSON)
     preset = kit.presets(LESSON, state)
     kit.sentence(LESSON, f"**Watch for:** {preset.watch}" if preset else story.watch(state.values), "watch")
+    idle = _idle(state)
+    kit.controls(LESSON, state, GROUPS[:-1], _moved, idle=idle)
+    if upload:
+        _own_file(state)
+    generated = state.values["source"] == scenario.GENERATED
+    shown = replace(state, hidden=state.hidden | WINDOW) if generated else state
+    kit.controls(LESSON, shown, GROUPS[-1:], _moved, headings=not upload or "upload" in state.hidden, idle=idle)
+    if state.values["source"] == scenario.SAMPLE:
+        st.caption("The sample: the first ten minutes of [Azure's conversation trace of 2023]"
+                   "(https://github.com/Azure/AzurePublicDataset), Microsoft, CC-BY 4.0.")
+
+
+def _idle(state: State) -> dict[str, str]:
+    """The knobs that play no part now, and why."""
+    if state.values["source"] != scenario.GENERATED:
+        return dict.fromkeys(GENERATORS, "Plays no part: the requests come from a recorded trace.")
+    if state.values["arrivals"] == scenario.AT_ONCE:
+        return {"rate": "Plays no part while all requests come at once: choose another pattern above."}
+    return {}
 
 
 @st.fragment(key="batching:details")
 def details() -> None:
-    """The instant under the time cursor, one request's life, and the ledger."""
+    """One request's life, the instant under the time cursor, and the ledger."""
     if kit.first_view(LESSON):
         return
     state, result = _now()
     selected = _selected(state, result)
+    kit.request(LESSON, selected, len(result.scenario.trace), _lives(result, selected), _marked)
     kit.instant(LESSON, story.cursor_data(result), _marked)
-    st.header("One request", anchor=False)
-    kit.request_picker(LESSON, selected, len(result.scenario.trace), _marked)
-    kit.sentence(LESSON, _lives(result, selected), "life")
     st.header("Where the slot-time went", anchor=False)
     if not kit.veiled(LESSON, state, "The ledger of slot-time"):
         kit.chart(LESSON, "ledger", figures.ledger(result, dark=kit.dark()))
@@ -161,7 +183,7 @@ def requests() -> None:
     st.header("Who gains, who loses", anchor=False)
     measures, gains = st.columns([0.36, 0.64], gap="medium")
     with measures:
-        kit.numbers(LESSON, story.numbers(result, answer=kit.answered(state)))
+        kit.numbers(LESSON, story.numbers(result, answer=kit.answered(state)), story.numbers_note(result))
     with gains:
         kit.chart(LESSON, "gainers", figures.gainers(result, dark=kit.dark(), selected=_selected(state, result)), _marked)
 
@@ -195,7 +217,7 @@ def outside() -> None:
     }), "stage")
 
 
-REST = tuple(f"batching:{part}" for part in ("prediction", "presets", "details", "requests", "questions", "outside"))
+REST = tuple(f"batching:{part}" for part in ("prediction", "setup", "details", "requests", "questions", "outside"))
 MARKED = tuple(f"batching:{part}" for part in ("stage", "details", "requests"))
 
 
@@ -261,13 +283,6 @@ def _lives(result: Result, request: int | None) -> str:
     return "\n\n".join(story.life(result, policy, request) for policy in result.runs)
 
 
-def _controls(state: State, upload: bool = True) -> None:
-    kit.controls(LESSON, state, GROUPS[:-1], _moved)
-    if upload:
-        _own_file(state)
-    kit.controls(LESSON, state, GROUPS[-1:], _moved, headings=not upload or "upload" in state.hidden)
-
-
 def _own_file(state: State) -> None:
     if "upload" not in state.hidden:
         st.subheader("A trace of your own", anchor=False)
@@ -286,5 +301,4 @@ def _without_result(state: State, why: str) -> None:
         kit.reset(LESSON, UPLOAD.forget)
     with right:
         st.header("Set-up", anchor=False)
-        presets()
-        _controls(state, upload=False)
+        setup(upload=False)

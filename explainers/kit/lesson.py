@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
 import pandas as pd
@@ -28,11 +29,17 @@ _CONFIG: Final = {"displaylogo": False, "scrollZoom": False, "doubleClick": Fals
 
 @dataclass(frozen=True)
 class Lesson:
-    """What the scaffold needs to know of a lesson: its address, its heading, the question it answers, its controls."""
+    """What the scaffold needs to know of a lesson: its address, its heading, the question it answers, its controls.
+
+    lead   what stands after the question, two or three short lines that let a newcomer read the figure
+    words  the terms used on the page and what they mean
+    """
 
     key: str
     title: str
     question: str
+    lead: str
+    words: Sequence[tuple[str, str]]
     knobs: tuple[Knob, ...]
     presets: tuple[Preset, ...]
 
@@ -70,8 +77,11 @@ def open_page(lesson: Lesson) -> link.State:
     st.session_state[opened] = True
     state = session.restore(lesson.key, lesson.knobs)
     with st.container(key=lesson.box("title"), gap=None):
-        st.title(lesson.title, anchor=False)
-        st.markdown(lesson.question)
+        with st.container(horizontal=True, vertical_alignment="center", key=lesson.box("heading")):
+            st.title(lesson.title, anchor=False, width="content")
+            with st.popover("Words used here", key=lesson.id("words"), width="content", type="tertiary"):
+                st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in lesson.words))
+        st.markdown(f"**{lesson.question}** {lesson.lead}")
     if state.notes:
         with st.container(key=lesson.box("notes")):
             lines = "\n".join(f"- {plain(note)}" for note in state.notes)
@@ -89,24 +99,34 @@ def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: C
                redraw: Callable[[], None]) -> None:
     """One row: the question and a number to commit; after that the answer, told to the number that was committed.
 
+    A prediction is of the run it was made for: when a knob has moved, another can be made, and nothing is held back meanwhile.
+
     redraw  ends a callback by redrawing whatever the answer shows in
     """
+    empty = lesson.id("empty")
 
     def commit() -> None:
         guess = st.session_state[lesson.id("guess")]
+        st.session_state[empty] = guess is None
         if guess is not None:
             settle(float(guess))
 
     def settle(guess: float | Literal["skip"] | None) -> None:
         session.change(lesson.key, guess=guess)
+        session.asked_now(lesson.key)
+        st.session_state[empty] = False
         redraw()
 
     if "prediction" in state.hidden:
         return
     with st.container(key=lesson.box("prediction")):
         if answered(state):
+            if session.asked_before(lesson.key):
+                told = "The set-up has changed since you were asked. What would you predict for this one?"
+            else:
+                told = feedback(None if state.guess in (None, link.SKIP) else float(state.guess))
             with st.container(horizontal=True, vertical_alignment="center"):
-                st.markdown(feedback(None if state.guess in (None, link.SKIP) else float(state.guess)), width="stretch")
+                st.markdown(told, width="stretch")
                 st.button("Predict again", key=lesson.id("again"), on_click=settle, args=(None,), type="tertiary")
             return
         with st.form(lesson.id("predict"), border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
@@ -114,6 +134,9 @@ def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: C
                             key=lesson.id("guess"), placeholder=f"{asked.low} to {asked.high}", width=480)
             st.form_submit_button("Commit", type="primary", key=lesson.id("commit"), on_click=commit)
             st.form_submit_button("Skip", key=lesson.id("skip"), on_click=settle, args=(link.SKIP,))
+            said = f"**Type a number from {asked.low} to {asked.high} first, or skip.**" if st.session_state.get(empty) else \
+                "Estimate it from the picture."
+            st.markdown(said, width="content")
 
 
 def veiled(lesson: Lesson, state: link.State, what: str) -> bool:
@@ -133,10 +156,11 @@ def sentence(lesson: Lesson, words: str, what: str = "headline") -> None:
         st.markdown(words)
 
 
-def numbers(lesson: Lesson, rows: pd.DataFrame) -> None:
-    """A small table of text cells, the first column naming the rows."""
-    with st.container(key=lesson.box("numbers")):
+def numbers(lesson: Lesson, rows: pd.DataFrame, note: str = "") -> None:
+    """A small table of text cells, the first column naming the rows, and what must be known of it."""
+    with st.container(key=lesson.box("numbers"), gap=None):
         st.table(rows, hide_index=True)
+        st.caption(note)
 
 
 class _Ready(BaseFigure):  # type: ignore[misc]  # plotly ships no types
@@ -149,13 +173,20 @@ class _Ready(BaseFigure):  # type: ignore[misc]  # plotly ships no types
         return self._ready
 
 
-def chart(lesson: Lesson, what: str, pic: Pic, marked: Callable[[], None] | None = None) -> None:
+def _bring_into_view(lesson: Lesson, to: str) -> None:
+    """When the page is next drawn: "top", or a container of the lesson."""
+    turn, _ = st.session_state.get(lesson.id("view"), (0, ""))
+    st.session_state[lesson.id("view")] = (turn + 1, to if to == "top" else lesson.box(to))
+
+
+def chart(lesson: Lesson, what: str, pic: Pic, marked: Callable[[], None] | None = None, told: str = "") -> None:
     """A figure with its alt text, and under it the same numbers as a table.
 
     marked  a click selects the request that it hits, and then calls this to redraw what marks it; None: no clicks
+    told    the container that tells of the selected request: it comes into view
     """
     with st.container(key=lesson.box(what), gap=None):
-        more: dict[str, Any] = {"on_select": _picker(lesson, what, marked), "selection_mode": "points"} if marked else {}
+        more: dict[str, Any] = {"on_select": _picker(lesson, what, marked, told), "selection_mode": "points"} if marked else {}
         figure = _Ready(pic.figure)
         st.plotly_chart(figure, key=lesson.id(what), theme=None, height=pic.height, config=_CONFIG, alt=pic.alt, **more)
         table(lesson, what, pic.table)
@@ -212,21 +243,35 @@ def table(lesson: Lesson, what: str, rows: Callable[[], pd.DataFrame]) -> None:
         twin.dataframe(rows(), hide_index=True, height=240)
 
 
-def _picker(lesson: Lesson, what: str, marked: Callable[[], None]) -> Callable[[], None]:
+def _picker(lesson: Lesson, what: str, marked: Callable[[], None], told: str) -> Callable[[], None]:
     """Callback of a chart: the clicked bar's request becomes the selected one; a second click lets it go."""
 
     def picked() -> None:
         points = st.session_state[lesson.id(what)]["selection"]["points"]
         clicked = next((int(p["customdata"][0]) for p in points if p.get("customdata") is not None), -1)
         if clicked >= 0:
-            session.change(lesson.key, selected=None if session.current(lesson.key).selected == clicked else clicked)
+            again = session.current(lesson.key).selected == clicked
+            session.change(lesson.key, selected=None if again else clicked)
+            if told and not again:
+                _bring_into_view(lesson, told)
             marked()
 
     return picked
 
 
-def request_picker(lesson: Lesson, selected: int | None, count: int, marked: Callable[[], None]) -> None:
-    """The keyboard's way to select one of `count` requests; `marked` then redraws what marks it."""
+def request(lesson: Lesson, selected: int | None, count: int, life: str, marked: Callable[[], None]) -> None:
+    """One request's life, in a box that keeps its size, and the keyboard's way to select one of `count` requests.
+
+    marked  redraws what marks the request that was selected
+    """
+    with st.container(key=lesson.box("life"), gap="small"):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.header("One request", anchor=False, width="content")
+            _request_picker(lesson, selected, count, marked)
+        st.markdown(life)
+
+
+def _request_picker(lesson: Lesson, selected: int | None, count: int, marked: Callable[[], None]) -> None:
     widget = lesson.id("request")
     st.session_state[widget] = selected
 
@@ -268,7 +313,8 @@ def parts_there(lesson: Lesson) -> bool:
 
 def keep_address(lesson: Lesson) -> None:
     """The address alone, where there is no time cursor."""
-    components.keep_address(link.text(lesson.knobs, session.current(lesson.key)), lesson.id("address"))
+    turn, to = st.session_state.get(lesson.id("view"), (0, "top"))
+    components.keep_address(link.text(lesson.knobs, session.current(lesson.key)), turn, to, lesson.id("address"))
 
 
 # --- controls ---------------------------------------------------------------------------------------------------------
@@ -300,8 +346,13 @@ def presets(lesson: Lesson, state: link.State) -> Preset | None:
     return at
 
 
-def controls(lesson: Lesson, state: link.State, groups: Sequence[str], moved: Callable[[], None], headings: bool = True) -> None:
-    """The knobs of these groups, each group under its name; a seed also gets a button that draws another one."""
+def controls(lesson: Lesson, state: link.State, groups: Sequence[str], moved: Callable[[], None], headings: bool = True,
+             idle: Mapping[str, str] | None = None) -> None:
+    """The knobs of these groups, each group under its name; a seed also gets a button that draws another one.
+
+    idle  knobs that play no part now → why; they cannot be moved
+    """
+    idle = idle or {}
     for group in groups:
         knobs = [k for k in lesson.knobs if k.group == group and not k.main and k.key not in state.hidden]
         if not knobs:
@@ -309,17 +360,20 @@ def controls(lesson: Lesson, state: link.State, groups: Sequence[str], moved: Ca
         if headings:
             st.subheader(group, anchor=False)
         for knob in knobs:
-            draw(knob, session.name(lesson.key, knob.key), moved)
+            why = idle.get(knob.key, "")
+            draw(knob, session.name(lesson.key, knob.key), moved, why)
             if knob.key == "seed":
-                st.button("Re-roll the seed", key=lesson.id("reroll"), on_click=_reroll, args=(lesson, knob), width="stretch")
+                st.button("Re-roll the seed", key=lesson.id("reroll"), on_click=_reroll, args=(lesson, knob, moved),
+                          disabled=bool(why), width="stretch")
 
 
-def _reroll(lesson: Lesson, knob: Knob) -> None:
+def _reroll(lesson: Lesson, knob: Knob, moved: Callable[[], None]) -> None:
     assert knob.low is not None and knob.high is not None
     old = session.current(lesson.key).values[knob.key]
     choices = [*range(int(knob.low), int(knob.high) + 1)]
     choices.remove(int(old))
     session.put(lesson.key, {knob.key: secrets.choice(choices)})
+    moved()
 
 
 def reset(lesson: Lesson, also: Callable[[], None]) -> None:
@@ -333,7 +387,10 @@ def _reset(lesson: Lesson, also: Callable[[], None]) -> None:
     for key in [k for k in st.session_state if str(k).startswith(lesson.id("quiz"))]:
         del st.session_state[key]
     st.session_state[session.own(lesson.key, "state")] = link.State(values, hidden=hidden)
+    session.asked_now(lesson.key)
+    st.session_state[lesson.id("empty")] = False
     session.put(lesson.key, values)
+    _bring_into_view(lesson, "top")
     also()
 
 
@@ -360,24 +417,44 @@ def _claims(names: tuple[str, ...]) -> list[Claim]:
 
 
 @st.fragment
-def against_the_record(lesson: Lesson, names: Sequence[str]) -> None:
-    """The published or measured figures beside ours; computed when opened, once for all sessions."""
+def against_the_record(lesson: Lesson, names: Sequence[str], first: Sequence[str]) -> None:
+    """The published or measured figures beside ours; computed when opened, once for all sessions.
+
+    first  the claims that matter most, by name or pattern; all of them, with their sources, stand in a fold below
+    """
     part = st.expander("Compute ours and compare", key=lesson.id("record"), on_change="rerun")
     if not part.open:
         return
     with part:
         with st.spinner("Computing ours …"):
             claims = _claims(tuple(names))
-        word = {True: "inside", False: "OUTSIDE", None: "shown only"}
-        st.table(pd.DataFrame({
-            "Figure": [plain(c.what) for c in claims],
-            "Theirs": ["–" if c.theirs is None else f"{c.theirs:g} {c.unit}" for c in claims],
-            "Ours": [f"{c.ours:.4g} {c.unit}" for c in claims],
-            "Allowed": [c.tolerance for c in claims],
-            "": [word[c.inside] for c in claims],
-        }), hide_index=True)
-        for c in claims:
-            st.caption(f"**{plain(c.name)}**: " + plain("; ".join(filter(None, (c.source, c.set_up, c.note))), 1000))
+        st.markdown(_verdict(claims))
+        _claim_table([c for c in claims if any(fnmatchcase(c.name, pattern) for pattern in first)])
+        with st.expander(f"All {len(claims)} figures, with sources and set-ups", key=lesson.id("record_all"), type="compact"):
+            _claim_table(claims)
+            for c in claims:
+                st.caption(f"**{plain(c.name)}**: " + plain("; ".join(filter(None, (c.source, c.set_up, c.note))), 1000))
+
+
+def _verdict(claims: Sequence[Claim]) -> str:
+    """One sentence: how many of the figures that we hold ourselves to lie inside what is allowed, and which do not."""
+    held = [c for c in claims if c.inside is not None]
+    outside = [plain(c.what) for c in held if not c.inside]
+    told = f"**{len(held) - len(outside)} of {len(held)}** published or measured figures lie inside what we allow ourselves"
+    told += f"; outside: {', '.join(outside)}." if outside else "."
+    shown = len(claims) - len(held)
+    return told + (f" {shown} more {'is' if shown == 1 else 'are'} shown without being held to a limit." if shown else "")
+
+
+def _claim_table(claims: Sequence[Claim]) -> None:
+    word = {True: "inside", False: "OUTSIDE", None: "shown only"}
+    st.table(pd.DataFrame({
+        "Figure": [plain(c.what) for c in claims],
+        "Theirs": ["–" if c.theirs is None else f"{c.theirs:g} {c.unit}" for c in claims],
+        "Ours": [f"{c.ours:.4g} {c.unit}" for c in claims],
+        "Allowed": [c.tolerance for c in claims],
+        "": [word[c.inside] for c in claims],
+    }), hide_index=True)
 
 
 def what_it_models(lesson: Lesson, rows: Sequence[tuple[str, str, str]], leaves_out: Sequence[str]) -> None:
@@ -390,10 +467,16 @@ def what_it_models(lesson: Lesson, rows: Sequence[tuple[str, str, str]], leaves_
 @st.fragment
 def take_away(lesson: Lesson, made: TakeAway, stage: str) -> None:
     """The link, the files, the PNG and the Python lines."""
+    widget, wanted = lesson.id("take"), lesson.id("wanted")
+
+    def asked() -> None:
+        st.session_state[wanted] = st.session_state[widget]["want"]
+
+    file, want = None, st.session_state.pop(wanted, None)
+    if want and want["label"] in made.files:
+        name, kind, content = made.files[want["label"]]
+        file = {"turn": want["turn"], "name": name, "kind": kind, "content": content()}
     query = link.text(lesson.knobs, session.current(lesson.key))
-    components.take(query, f"stepwise-{lesson.key}", lesson.box(stage), lesson.id("take"))
-    with st.container(horizontal=True):
-        for label, (file, kind, content) in made.files.items():
-            st.download_button(label, content, file, kind, key=lesson.id(f"file_{file}"), on_click="ignore")
+    components.take(query, f"stepwise-{lesson.key}", lesson.box(stage), list(made.files), file, widget, asked)
     st.markdown("The same in Python:")
     st.code(made.python, language=None)  # Python's colours are too faint to read

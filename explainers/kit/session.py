@@ -39,9 +39,21 @@ def restore(lesson: str, knobs: Sequence[Knob]) -> link.State:
             st.session_state[widget] = state.values[knob.key]
         values[knob.key] = knob.fit(st.session_state[widget])[0]
     if values != state.values:
-        state = replace(state, values=values)
+        if state.guess is not None:  # it was made for another run
+            st.session_state[own(lesson, "asked_before")] = True
+        state = replace(state, values=values, guess=None if state.guess is None else link.SKIP)
         st.session_state[kept] = state
     return state
+
+
+def asked_before(lesson: str) -> bool:
+    """Whether the prediction was asked for other values than now."""
+    return bool(st.session_state.get(own(lesson, "asked_before"), False))
+
+
+def asked_now(lesson: str) -> None:
+    """The prediction is asked, or answered, for the values as they are now. For callbacks."""
+    st.session_state[own(lesson, "asked_before")] = False
 
 
 def current(lesson: str) -> link.State:

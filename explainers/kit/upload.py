@@ -18,13 +18,15 @@ from sim.trace import Trace
 class Upload:
     """Where a lesson's own trace comes from: a reader, and the knobs that follow when a file is read or removed.
 
-    read  (open binary file, name) → Trace; raises ValueError with line and column
+    read   (open binary file, name) → Trace; raises ValueError with line and column
+    after  ends a callback by redrawing what a file changes
     """
 
     lesson: str
     read: Callable[[BinaryIO, str], Trace]
     when_read: Mapping[str, Value]
     when_gone: Mapping[str, Value]
+    after: Callable[[], None]
 
     def trace(self) -> Trace | None:
         """The trace that was read last, if any."""
@@ -63,6 +65,7 @@ class Upload:
     def _gone(self) -> None:
         self.forget()
         session.put(self.lesson, self.when_gone)
+        self.after()
 
     def _changed(self) -> None:
         file = st.session_state[self._widget()]
@@ -78,6 +81,7 @@ class Upload:
         st.session_state[self._id("trace")] = trace
         st.session_state[self._id("uploads")] = self.number() + 1
         session.put(self.lesson, self.when_read)
+        self.after()
 
     def _id(self, what: str) -> str:
         return session.own(self.lesson, f"upload_{what}")

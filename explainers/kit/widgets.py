@@ -12,11 +12,15 @@ from explainers.kit.knobs import Knob
 MOST_STEPS = 300  # a slider with more steps than its pixels cannot be set exactly: a number field can
 
 
-def draw(knob: Knob, key: str, moved: Callable[[], None]) -> None:
-    """The widget of `knob`; its value lives in session state under `key`, which must already be set."""
+def draw(knob: Knob, key: str, moved: Callable[[], None], idle: str = "") -> None:
+    """The widget of `knob`; its value lives in session state under `key`, which must already be set.
+
+    idle  why it plays no part now; it cannot be moved then, and its help says so
+    """
     unit = f" ({knob.unit})" if knob.unit and knob.unit not in knob.label.lower() else ""
     common: dict[str, Any] = {
-        "label": knob.label + unit, "key": key, "help": knob.help or None, "on_change": moved, "persist_state": "session",
+        "label": knob.label + unit, "key": key, "help": f"{idle} {knob.help}".strip() or None, "on_change": moved,
+        "persist_state": "session", "disabled": bool(idle),
     }  # fmt: skip
     if knob.options is not None:
         if knob.numeric:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from explainers.batching import scenario
+from explainers.batching import scenario, story
 from explainers.kit import link
 from explainers.kit.knobs import defaults
+from sim.readers import azure
 from tests.conftest import ROOT
 
 STEPS = 60  # seconds that a run of the page may take on a loaded machine
@@ -61,6 +62,13 @@ def test_the_first_screen_comes_first_and_alone() -> None:
     assert len(page.run().get("plotly_chart")) == 5
 
 
+def test_the_terms_are_explained_before_the_figure() -> None:
+    page = first_screen()
+    assert story.LEAD in words(page)
+    for word, meaning in story.WORDS:
+        assert f"**{word}**: {meaning}" in words(page)
+
+
 def test_the_parts_of_a_lesson_stand_in_their_order() -> None:
     found = headings(opened(v="1", guess="skip"))
     assert found[1:] == [
@@ -82,6 +90,29 @@ def test_an_empty_prediction_is_no_prediction() -> None:
     page.button(key="batching:_commit").click().run()
     assert page.number_input(key="batching:_guess").value is None
     assert page.info
+    assert "Type a number from 0 to 100 first, or skip" in words(page)
+    page.number_input(key="batching:_guess").set_value(37)
+    page.button(key="batching:_commit").click().run()
+    assert "Type a number" not in words(page)
+
+
+def test_a_prediction_is_of_the_run_it_was_made_for() -> None:
+    page = opened(v="1", guess="37")
+    assert "you said 37 %" in words(page)
+    moved(page, "slots", 5)
+    assert "you said" not in words(page) and "What would you predict for this one?" in words(page)
+    assert not page.info  # nothing is held back meanwhile
+    assert page.session_state["batching:_state"].guess == link.SKIP  # a link says no number for a run it was not made for
+    page.button(key="batching:_again").click().run()
+    page.number_input(key="batching:_guess").set_value(41)
+    page.button(key="batching:_commit").click().run()
+    assert "you said 41 %" in words(page)
+
+
+def test_a_preset_asks_anew() -> None:
+    page = opened(v="1", guess="37")
+    page.pills(key="batching:_preset").set_value("trickle").run()
+    assert "you said" not in words(page) and "What would you predict for this one?" in words(page)
 
 
 def test_a_link_restores_every_value_the_selection_and_the_prediction() -> None:
@@ -167,6 +198,7 @@ def test_the_seed_is_rolled_to_another() -> None:
     page = opened()
     before = page.number_input(key="batching:seed").value
     page.button(key="batching:_reroll").click().run()
+    page.run()
     assert page.number_input(key="batching:seed").value != before
 
 
@@ -180,7 +212,7 @@ def test_each_question_gives_feedback_and_one_option_is_right() -> None:
             verdicts.append(page.success[-1].value if page.success else page.error[-1].value)
         page.radio[question].set_value(None).run()
         assert sum(verdict.startswith("Right") for verdict in verdicts) == 1
-        assert all(verdict.startswith(("Right. ", "No. Misconception: ")) for verdict in verdicts)
+        assert all(verdict.startswith(("Right. ", "No. You assumed that ")) for verdict in verdicts)
 
 
 def test_reset_returns_to_the_default_and_keeps_what_a_teacher_hid() -> None:
@@ -241,15 +273,55 @@ def test_an_own_file_stays_until_it_is_forgotten() -> None:
     assert page.session_state["batching:source"] == scenario.GENERATED
 
 
-def test_the_own_file_preset_without_a_file_says_what_is_missing_and_how_to_go_back() -> None:
-    page = opened()
-    page.pills(key="batching:_preset").set_value("hour").run()
+def test_an_own_file_that_is_not_there_is_asked_for() -> None:
+    page = opened(v="1", source=scenario.OWN)
     assert not page.exception
     assert "No trace yet" in page.warning[0].value
     page = uploaded(page, GOOD)
     assert not page.warning and "9 requests" in words(page)
     page.pills(key="batching:_preset").set_value("mixed").run()
     assert page.session_state["batching:source"] == scenario.GENERATED
+
+
+def test_real_requests_are_served_without_a_file_and_their_source_is_named() -> None:
+    page = opened(v="1", guess="skip")
+    page.pills(key="batching:_preset").set_value("hour").run()
+    assert not page.exception and not page.warning
+    assert "Azure" in words(page) and "CC-BY 4.0" in words(page)
+    assert len(page.get("plotly_chart")) == 4  # a recorded trace has no seed to spread over
+
+
+def test_the_sample_is_the_first_ten_minutes_of_azure_s_file(shared) -> None:
+    whole, sample = shared("traces/AzureLLMInferenceTrace_conv.csv").read_bytes(), scenario.SAMPLE_FILE.read_bytes()
+    assert whole.startswith(sample + b"\r\n") and len(sample) < 200_000
+    after = azure.read(HEADER.encode() + sample.split(b"\r\n")[1] + b"\r\n" + whole[len(sample) + 2:].split(b"\r\n")[0])
+    assert azure.read(sample).arrival[-1] < 600 <= after.arrival[1]
+
+
+def test_the_window_is_asked_for_where_there_is_a_recorded_trace() -> None:
+    page = opened()
+    keys = lambda: {widget.key for widget in page.number_input}  # noqa: E731
+    assert not keys() & {"batching:start", "batching:take"}
+    page.selectbox(key="batching:source").set_value(scenario.SAMPLE).run()
+    page.run()
+    assert keys() >= {"batching:start", "batching:take"}
+    page.selectbox(key="batching:source").set_value(scenario.GENERATED).run()
+    page.run()
+    assert not keys() & {"batching:start", "batching:take"}
+
+
+def test_a_knob_that_plays_no_part_cannot_be_moved_and_says_why() -> None:
+    page = opened()
+    rate = page.select_slider(key="batching:rate")
+    assert rate.disabled and "all requests come at once" in rate.help
+    page.selectbox(key="batching:arrivals").set_value(scenario.POISSON).run()
+    page.run()
+    assert not page.select_slider(key="batching:rate").disabled
+    page.selectbox(key="batching:source").set_value(scenario.SAMPLE).run()
+    page.run()
+    for kind, key in ((page.select_slider, "rate"), (page.slider, "spread"), (page.number_input, "seed")):
+        knob = kind(key=f"batching:{key}")
+        assert knob.disabled and "recorded trace" in knob.help
 
 
 def test_a_window_beyond_the_file_is_said() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,12 @@ _scrubber = st.components.v2.component(
 _take = st.components.v2.component("stepwise_take", html=_read("take.html"), css=_read("take.css"), js=_read("take.js"))
 
 
-def keep_address(query: str, key: str) -> None:
-    """Make the address say `query`, without an entry in the history."""
-    _link(key=key, data={"query": query})
+def keep_address(query: str, turn: int, to: str, key: str) -> None:
+    """Make the address say `query`, without an entry in the history; and where `turn` has grown, bring `to` into view.
+
+    to  "top", or the key of a container
+    """
+    _link(key=key, data={"query": query, "turn": turn, "to": to if to == "top" else f"st-key-{to}"})
 
 
 def ask_next(turn: int | None, key: str, rest: Callable[[], None]) -> None:
@@ -49,9 +52,16 @@ def scrubber(policies: Mapping[str, Mapping[str, Any]], t: float | None, key: st
     _scrubber(key=key, data=data, default={"cursor": None}, on_cursor_change=moved)
 
 
-def take(query: str, file: str, plot: str, key: str) -> None:
-    """The link to copy, and the PNG of the figure in the container whose key is `plot`."""
-    _take(key=key, data={"query": query, "file": file, "plot": f"st-key-{plot}"})
+def take(query: str, file: str, plot: str, files: Sequence[str], made: Mapping[str, Any] | None, key: str,
+         asked: Callable[[], None]) -> None:
+    """The link to copy, the PNG of the figure in the container whose key is `plot`, and files that are made when asked for.
+
+    files  labels of their buttons
+    made   the one that was asked for: {"turn", "name", "kind", "content"}
+    asked  callback; the component's state value `want` is then {"turn", "label"}
+    """
+    data = {"query": query, "file": file, "plot": f"st-key-{plot}", "files": list(files), "made": made}
+    _take(key=key, data=data, default={"want": None}, on_want_change=asked)
 
 
 def _nice(size: float) -> float:
