@@ -31,7 +31,7 @@ LABELS = 3
 """So many pieces of each cause carry its name on the picture, the longest ones."""
 SEEN = 600
 """A piece of at least one in so many parts of the time axis is a pixel or more wide, and what it stands for is in the key."""
-TAG_PX, TAG_WORDS_PX = 28, 90
+TAG_PX, TAG_WORDS_PX = 36, 90
 """Width of the tag on the outlined piece, px: the share alone, and with "of slot-time"."""
 NARROW = 295
 """Pixels between the axes of the stage on a screen of 375 px."""
