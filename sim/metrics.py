@@ -110,6 +110,9 @@ def token_times(run: Run, request: int) -> Floats:
     return _laid_out(b.start[mine], b.count[mine], b.first[mine], b.growth[mine]) / 1e6
 
 
+_MOST_STEPS = 1 << 21  # up to here every step's gap is looked at
+
+
 def itl_quantiles(run: Run, q: Sequence[float] | Floats) -> Floats:
     """Inter-token latency: quantiles (0 … 1) over every gap between two tokens of a request, pooled over requests, s.
 
@@ -118,6 +121,8 @@ def itl_quantiles(run: Run, q: Sequence[float] | Floats) -> Floats:
     before a client gave up count. nan if no request has a second token.
     """
     d = _decodes(run)
+    if not _partial(d) and d.count.sum() > _MOST_STEPS:
+        return _itl_of_long_runs(_without_lost(d), np.asarray(q, np.float64))
     gaps, weights = _gaps_of_bursts(_bursts(d)) if _partial(d) else _weighted_gaps(_without_lost(d))
     keep = weights > 0
     gaps, weights = gaps[keep], weights[keep]
@@ -131,6 +136,34 @@ def itl_quantiles(run: Run, q: Sequence[float] | Floats) -> Floats:
     low = gaps[np.searchsorted(upto, below, side="right")]
     high = gaps[np.searchsorted(upto, np.minimum(below + 1, upto[-1] - 1), side="right")]
     return cast(Floats, (low + (high - low) * (place - below)) / 1e6)
+
+
+def _itl_of_long_runs(d: _Decodes, q: Floats) -> Floats:
+    """The same without a value per step, for runs of very many: ranks found by bisection over the rows' series.
+
+    Equal to the other way up to the rounding of one value; memory and work grow with the rows, not with the steps.
+    """
+    grows = (d.growth > 0) & (d.count > 1)
+    first, growth, more, decode = d.first[grows], d.growth[grows], d.count[grows] - 1, d.decode[grows]
+    gaps, weights = _weighted_gaps(replace(d, count=np.where(grows, 1, d.count)))
+    order = np.argsort(gaps)
+    gaps, upto = gaps[order], np.concatenate([[0], np.cumsum(weights[order])])
+    total = int(upto[-1]) + int((decode * more).sum())
+
+    def up_to(value: float) -> int:
+        """How many gaps are at most `value`."""
+        of_rows = np.clip(np.floor((value - first) / growth), 0, more).astype(np.int64)
+        return int(upto[np.searchsorted(gaps, value, side="right")]) + int((decode * of_rows).sum())
+
+    def at(rank: float) -> float:
+        low, high = 0.0, max(float(gaps.max(initial=0.0)), float((first + more * growth).max(initial=0.0))) + 1.0
+        while (middle := (low + high) / 2) not in (low, high):
+            low, high = (low, middle) if up_to(middle) > rank else (middle, high)
+        return high
+
+    place = q * (total - 1)
+    low, high = (np.array([at(rank) for rank in np.minimum(ranks, total - 1)]) for ranks in (np.floor(place), np.floor(place) + 1))
+    return cast(Floats, (low + (high - low) * (place - np.floor(place))) / 1e6)
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sim import metrics, slots
 from sim.engine import Engine, simulate
 from sim.metrics import ROLES, ledger
-from sim.policy import Policy, continuous, static
+from sim.policy import Memory, Policy, continuous, faster_transformer, orca, static, vllm
 from sim.run import Run
 from sim.service import Affine
 from sim.static import simulate_static
 from sim.trace import Trace
 from tests.sim import test_memory as tight
-from tests.sim.cases import LLAMA, Case, cases
+from tests.sim.cases import LLAMA, Case, cases, starved
 from tests.sim.plain import plain
 from tests.sim.plain_paged import serve
 
@@ -365,7 +367,8 @@ def test_a_run_without_a_step_is_empty_not_wrong() -> None:
 
 # ---- with limited memory, preemptions, clients that give up, refusals
 
-paged = tight.cases
+def paged() -> st.SearchStrategy[tuple[Trace, Affine, Policy]]:
+    return tight.cases() | starved()
 
 
 def by_the_rules(case: tuple[Trace, Affine, Policy]) -> tuple[Run, list[list[float]]] | None:
@@ -418,3 +421,84 @@ def test_nothing_of_the_slots_time_is_lost_with_scarce_memory(case: tuple[Trace,
     assert dict(zip(roles, spent, strict=True)) == pytest.approx(book.seconds, abs=1e-12)
     steps = run.steps  # slot-time of decodes: as many slots as tokens, for as long as their steps take
     assert book.seconds["decode"] == pytest.approx((steps.decode * (steps.end_us - steps.start_us)).sum() / 1e6, rel=1e-9)
+
+
+# On paper: blocks of 4 tokens, a step of 1 ms, nothing else costs (the cases of test_memory.py, where the sums stand).
+
+STEP = Affine(1_000, 0, 0)
+
+
+def newest_gives_way(swap_us: float | None = None) -> Run:
+    return simulate(Trace([0, 0], [4, 4], [6, 6]), STEP, vllm(2, 100, Memory(4, 4, swap_us=swap_us)))
+
+
+def test_the_gap_across_a_preemption_is_one_gap() -> None:
+    # Request 1 has its 5th token at 5 ms, is preempted then, comes back at 6 and has its 6th at 7: nine gaps of 1 ms, one of 2.
+    run = newest_gives_way()
+    assert metrics.token_times(run, 0) == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.005, 0.006])
+    assert metrics.token_times(run, 1) == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.005, 0.007])
+    assert metrics.itl_quantiles(run, [0, 8 / 9, 1]) == pytest.approx([0.001, 0.001, 0.002])
+    assert metrics.queue_wait(run).tolist() == [0, 0]
+
+
+def test_a_slot_left_by_a_preemption_is_free_for_lack_of_memory_and_computes_the_prompt_anew() -> None:
+    # Both: 1 ms prompt and 4 ms decodes. 5 to 6 ms: request 0 decodes, request 1 waits for blocks. Then its prompt again, 1 ms.
+    run = newest_gives_way()
+    assert us(run) == {"prefill": 3_000, "decode": 9_000, "memory": 1_000, "nothing": 1_000}
+    assert metrics.state_at(run, 5_500).queued.tolist() == [1]
+    assert metrics.state_at(run, 6_500).slots.tolist() == [1, -1]  # back in the lowest free slot
+    assert metrics.lanes(run).tolist() == [0, 1]
+
+
+def test_a_swap_lengthens_the_gaps_of_all() -> None:
+    # 200 µs out, in the step at 5 ms; 200 µs back in, in the step at 6.2 ms.
+    run = newest_gives_way(swap_us=100)
+    assert metrics.token_times(run, 0) == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.005, 0.0062])
+    assert metrics.token_times(run, 1) == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.005, 0.0074])
+
+
+def test_a_client_that_gives_up_keeps_what_it_got_but_has_no_end_to_end_latency() -> None:
+    # Request 0 gives up at 2.5 ms: two tokens, the third is lost. Request 1 (4 tokens) is all that is finished, in 4 ms.
+    run = simulate(Trace([0, 0], [4, 4], [50, 4], cancel=[0.0025, math.inf]), STEP, vllm(2, 100, Memory(28, 4)))
+    assert metrics.token_times(run, 0) == pytest.approx([0.001, 0.002])
+    assert metrics.ttft(run) == pytest.approx([0.001, 0.001])
+    assert np.isnan([metrics.e2e(run)[0], metrics.tpot(run)[0], metrics.normalised_latency(run)[0]]).all()
+    assert metrics.e2e(run)[1] == pytest.approx(0.004)
+    assert metrics.request_throughput(run) == pytest.approx(1 / 0.004)
+    assert metrics.output_throughput(run) == pytest.approx(4 / 0.004)
+    assert metrics.goodput(run, 1, 1) == pytest.approx(1 / 0.004)
+    assert metrics.state_at(run, 4_000).finished.tolist() == [1]
+
+
+def test_a_refused_request_neither_waits_nor_runs() -> None:
+    # Request 0 would need 8 of 5 blocks; request 1: 1 ms of prompt, 1 ms of decode; 3 slots had no request all the time.
+    run = simulate(Trace([0, 0], [20, 4], [10, 2]), STEP, vllm(4, 100, Memory(5, 4)))
+    assert us(run) == {"prefill": 1_000, "decode": 1_000, "nothing": 6_000}
+    assert metrics.token_times(run, 0).tolist() == []
+    assert math.isnan(metrics.ttft(run)[0])
+    assert metrics.state_at(run, 500).queued.tolist() == []
+
+
+def test_memory_reserved_for_the_longest_keeps_slots_free() -> None:
+    # 20 tokens, 5 blocks each; 10 blocks are two requests. Outputs 2: two at a time, 2 ms each; the third slot lacks memory
+    # as long as somebody waits, that is for the first 2 ms.
+    trace = Trace(np.zeros(4), np.full(4, 4), np.full(4, 2))
+    book = {"prefill": 4_000, "decode": 4_000, "memory": 2_000, "nothing": 2_000}
+    assert us(simulate(trace, STEP, orca(3, 10, 20, block_size=4))) == book
+    assert us(simulate(trace, STEP, faster_transformer(3, 10, 20, block_size=4))) == book
+
+
+def test_a_run_of_ten_million_tokens_needs_no_value_per_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The two ways agree on a small run; on a large one the other way would need a gigabyte.
+    clock, q = Affine(1_000, 10, 5, context_us=0.5), (0.0, 0.25, 0.5, 0.9, 0.99, 1.0)
+    small = simulate(Trace([0, 0.001, 0.004], [50, 10, 400], [300, 40, 900]), clock, continuous(2))
+    looked_at = metrics.itl_quantiles(small, q)
+    monkeypatch.setattr("sim.metrics._MOST_STEPS", 0)
+    assert np.allclose(metrics.itl_quantiles(small, q), looked_at, rtol=1e-12, atol=0)
+    monkeypatch.undo()
+    tracemalloc.start()
+    large = simulate(Trace([0], [10], [10_000_000]), clock, continuous(2))
+    # Decode step j takes 1,015 + (10 + j)/2 µs, j = 1 … 9,999,999: the median is that of j = 5,000,000.
+    assert metrics.itl_quantiles(large, [0.5])[0] == pytest.approx((1_015 + 5_000_010 / 2) / 1e6, rel=1e-12)
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
