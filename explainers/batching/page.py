@@ -217,7 +217,7 @@ def outside() -> None:
     }), "stage")
 
 
-REST = tuple(f"batching:{part}" for part in ("prediction", "setup", "details", "requests", "questions", "outside"))
+REST = tuple(f"batching:{part}" for part in ("prediction", "details", "requests", "questions", "outside"))
 MARKED = tuple(f"batching:{part}" for part in ("stage", "details", "requests"))
 
 
@@ -235,10 +235,11 @@ def _rest() -> None:
     if kit.first_view(LESSON):
         kit.first_view_ends(LESSON)
         _redraw()
-    st.rerun(REST)
+    st.rerun((*REST, "batching:setup"))
 
 
 def _redraw() -> None:
+    """Everything that shows the answer; the set-up is as it was."""
     st.rerun(("batching:stage", *REST))
 
 
