@@ -224,7 +224,7 @@ class Engine:
         next_end = ends[0] >> 32 if ends else _NEVER
         next_cancel = cancels[0][0] if cancels else math.inf
         none: list[int] = []
-        cap, hold, prefilled, parked, fresh, preempted = 0, False, False, none, False, False
+        cap, hold, prefilled, parked, fresh, preempted, waiting = 0, False, False, none, False, False, False
 
         while t < until_us:
             if odd:
@@ -244,11 +244,10 @@ class Engine:
                         self._enqueue(head)
                         head = self._skip(head + 1)
                         entry = arrival[head] if head < total else math.inf
-            waiting = entry <= t or len(queue) > 0
             granted, grown, left = 0, False, budget - n
             # Who runs. Decodes alone, all of them, unless somebody has prompt tokens to compute or blocks are short.
             if lean:
-                if waiting or partial:
+                if entry <= t or partial:
                     # Nobody contends: at most one prompt is half done, that of the request which entered last.
                     units, closing, halfway = 0.0, [], []
                     for i, done in partial.items():
@@ -278,7 +277,7 @@ class Engine:
                         running[head] = None
                         head += 1
                         entry = arrival[head] if head < total else math.inf
-            elif waiting or partial or left < 0 or (paged and needy[k % size] > pool.free):
+            elif (waiting := entry <= t or len(queue) > 0) or partial or left < 0 or (paged and needy[k % size] > pool.free):
                 units, closing, halfway, parked, preempted, contended = 0.0, [], [], none, False, left < 0
                 if odd:
                     fresh = False
@@ -441,7 +440,7 @@ class Engine:
                 first_us += attention_us * units + request_us * (decoding + prefilling)
                 if decoding:
                     first_us += context_us * context
-                if self._swap_us:
+                if swaps and self._swap_us:
                     first_us, self._swap_us = first_us + self._swap_us, 0.0
                 end = t + first_us
                 if not left and not closing and prefilling == 1 and not grown and not fussy:
@@ -457,25 +456,23 @@ class Engine:
                         end = t + m * first_us + growth * (m * (m - 1) // 2)
             elif n:
                 decoding, prefilling, m = n, 0, next_end - k
-                if odd:
+                if not lean:
+                    if grown or (waiting and speaking) or (fussy and (waiting or partial)):
+                        m = 1
+                    elif paged and n * (m // size + 1) > pool.free:
+                        m = self._affordable(m, k, n, 0, 0)
                     if m > longest:
                         m = longest
-                    if (waiting and speaking) or (fussy and (waiting or partial)):
-                        m = 1
-                if grown:
-                    m = 1
-                elif paged and n * (m // size + 1) > pool.free:
-                    m = self._affordable(m, k, n, 0, 0)
                 first_us = (base[n] if n < _TABLE else float(far(np.array([n]))[0])) + context_us * context + request_us * n
-                if self._swap_us:
+                if swaps and self._swap_us:
                     first_us, self._swap_us = first_us + self._swap_us, 0.0
                 growth = context_us * n
                 end = t + m * first_us + growth * (m * (m - 1) // 2)
-                if m > 1 and (t < entry < end or next_cancel < end):
+                if t < entry < end or next_cancel < end:
                     # The next arrival matters if it may join, and in every other order also if it may go first.
                     joins = left > 0 and len(running) < slots and not static and (not waiting or not fcfs)
                     cut = min(entry, next_cancel) if joins else next_cancel
-                    if cut < end:
+                    if m > 1 and cut < end:
                         m = _steps_until(cut - t, first_us, growth)
                         end = t + m * first_us + growth * (m * (m - 1) // 2)
             else:
@@ -546,16 +543,18 @@ class Engine:
                             speaking.add(i)
                     else:
                         first[i] = t
-                if partial:
+                if lean:
+                    partial.clear()
+                elif partial:
                     for i in closing:
                         partial.pop(i, None)
                 for i, done in halfway:
                     partial[i] = done + (m - 1) * chunk if m > 1 else done
                 next_end = ends[0] >> 32 if ends else _NEVER
-            if (grown and parked) or next_cancel <= t:
+            if not lean and ((grown and parked) or next_cancel <= t):
                 self._decoding, self._context, self._steps = n, context, k
                 if grown and parked:
-                    self._unpark(parked)
+                    self._unpark(parked, decoding > 0)
                 if next_cancel <= t:
                     self._cancel(t, head)
                     next_cancel = cancels[0][0] if cancels else math.inf
@@ -570,7 +569,9 @@ class Engine:
                     n -= 1
                     context -= ending[i] + 1
                     del running[i]
-                    if paged:
+                    if lean:
+                        pass
+                    elif paged:
                         if speaking:
                             speaking.discard(i)
                         r = -since[i] % size
@@ -804,11 +805,11 @@ class Engine:
         for i in self._speaking:
             self._pool.publish(i, self._since[i] + k + 1)
 
-    def _unpark(self, parked: list[int]) -> None:
-        """Take the decoding requests that got nothing in the last step back into the sums."""
+    def _unpark(self, parked: list[int], stepped: bool) -> None:
+        """Take the decoding requests that got nothing in the last step back into the sums; `stepped`: others decoded."""
         size = self._pool.block_size
         for i in parked:
-            self._since[i] -= 1
+            self._since[i] -= stepped
             done = self._since[i] + self._steps
             heappush(self._ends, (self._steps - done + self._ending[i]) << 32 | i)
             self._decoding += 1

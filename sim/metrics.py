@@ -162,8 +162,9 @@ def _itl_of_long_runs(d: _Decodes, q: Floats) -> Floats:
         return high
 
     place = q * (total - 1)
-    low, high = (np.array([at(rank) for rank in np.minimum(ranks, total - 1)]) for ranks in (np.floor(place), np.floor(place) + 1))
-    return cast(Floats, (low + (high - low) * (place - np.floor(place))) / 1e6)
+    below = np.floor(place)
+    low, high = (np.array([at(rank) for rank in np.minimum(ranks, total - 1)]) for ranks in (below, below + 1))
+    return cast(Floats, (low + (high - low) * (place - below)) / 1e6)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from sim.policy import Memory, Policy, faster_transformer, orca, sarathi_serve, 
 from sim.run import CANCELLED, FINISHED, HANDED_OFF, REFUSED, UNFINISHED, Run
 from sim.service import Affine, service
 from sim.trace import Content, Trace
+from tests.sim.cases import starved
 from tests.sim.plain_paged import serve
 
 LLAMA = service("Llama-3-8B", "A100-80G")
@@ -78,7 +79,7 @@ def finished(trace: Trace, clock: Affine, policy: Policy, longest_stretch: int =
     return engine, engine.run(trace)
 
 
-@given(cases(), st.sampled_from([1, 1 << 60]))
+@given(cases() | starved(), st.sampled_from([1, 1 << 60]))
 def test_every_decision_is_that_of_the_rules_taken_word_by_word(case: tuple[Trace, Affine, Policy], longest: int) -> None:
     trace, clock, policy = case
     theirs = serve(trace, clock, policy, most=5_000)
