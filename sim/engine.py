@@ -139,16 +139,19 @@ class Engine:
         offset = len(self._arrival)
         if self._arrival and arrival[0] < self._arrival[-1]:
             raise ValueError(f"row 0 arrives at {arrival[0]:.0f} µs, but one submitted before at {self._arrival[-1]:.0f} µs")
+        longest, memory, n = policy.longest, self._memory, len(trace)
+        output = trace.output if longest is None else np.clip(longest - trace.prompt, 1, trace.output)
         if policy.batching == "continuous" and policy.prompts != "chunked" and policy.budget is not None:
-            too_long = np.flatnonzero(trace.prompt > policy.budget)
+            # Who is preempted comes back with a prompt of all that it had.
+            anew = policy.memory is not None and memory.reserve == "nothing" and memory.swap_us is None and memory.refuse
+            whole = trace.prompt + (output - 1 if anew else 0)
+            too_long = np.flatnonzero(whole > policy.budget)
             if len(too_long):
                 row = int(too_long[0])
                 raise ValueError(
-                    f"row {row}: its prompt of {trace.prompt[row]} tokens never fits the budget of {policy.budget} whole; "
-                    "raise the budget, or let prompts be chunked"
+                    f"row {row}: its prompt of {trace.prompt[row]} tokens{' and its reply' if anew else ''} never fits the "
+                    f"budget of {policy.budget} whole; raise the budget, or let prompts be chunked"
                 )
-        longest, memory, n = policy.longest, self._memory, len(trace)
-        output = trace.output if longest is None else np.clip(longest - trace.prompt, 1, trace.output)
         self._arrival += arrival.tolist()
         self._prompt += trace.prompt.tolist()
         self._known += self._prompt[offset:]
@@ -174,14 +177,25 @@ class Engine:
         if self._chains is not None:
             self._chains.submit(trace)
 
+    def expect(self, trace: Trace) -> None:
+        """Name the contents that will be submitted in pieces, before the first piece.
+
+        Which prefixes are shared is then known from the start; a text that only one request had when it was looked up is
+        otherwise taken for private, and a later one that quotes it does not find it.
+        """
+        if self._chains is not None:
+            self._chains.expect(trace)
+
     def cancel(self, request: int, at_us: float) -> None:
         """Say that the client of a request submitted before gives up at `at_us`: noticed when the step of that time ends."""
+        if not 0 <= request < len(self._arrival):
+            raise ValueError(f"request {request} was not submitted; there are {len(self._arrival)}, counted from 0")
         heappush(self._cancels, (at_us, request))
 
     def hand_off(self, request: int, at_us: float) -> None:
         """Take a request away for another server, as `cancel` does; the event says how many tokens of KV must travel."""
-        self._handed_off.add(request)
         self.cancel(request, at_us)
+        self._handed_off.add(request)
 
     def close(self) -> None:
         """Say that no further request will come: a static batch need not wait for one."""
@@ -337,8 +351,12 @@ class Engine:
                                 continue
                             left = 0
                     if paged and not grown and not alone:
-                        self._grow(closing, halfway, blocks)
+                        self._steps = k
+                        self._grow(closing, halfway, blocks, n)
                         grown = True
+                    elif speaking and alone:
+                        self._steps = k
+                        self._grow([], [], 0, 0)
                     while left > 0 and len(running) < slots:
                         if queue:
                             i = queue[0] if fcfs else queue[0][2]
@@ -349,8 +367,6 @@ class Engine:
                         done, chunk = 0, known[i]
                         rest = chunk
                         if cached:
-                            if speaking:
-                                self._publish_quoted(k)
                             copies, own = pool.find(i, (rest - 1) // size)
                             done = (len(copies) + own) * size
                             chunk = rest = rest - done
@@ -443,7 +459,7 @@ class Engine:
                 if swaps and self._swap_us:
                     first_us, self._swap_us = first_us + self._swap_us, 0.0
                 end = t + first_us
-                if not left and not closing and prefilling == 1 and not grown and not fussy:
+                if not left and not closing and prefilling == 1 and not grown and not fussy and not speaking:
                     # The same chunk again, up to the prompt's last one or the next end.
                     i, done = halfway[0]
                     m = min((known[i] - done - 1) // chunk + 1, next_end - k, longest)
@@ -507,7 +523,8 @@ class Engine:
                             blocks += -(-known[i] // size) + -partial[i] // size
                         for i, done in halfway:
                             blocks += -(-(done + (m - 1) * chunk) // size) + -partial[i] // size
-                        self._grow(closing, [(i, done + (m - 1) * chunk) for i, done in halfway], blocks)
+                        self._steps = k
+                        self._grow(closing, [(i, done + (m - 1) * chunk) for i, done in halfway], blocks, decoding)
                     elif cached:
                         pool.take(blocks)
                     else:
@@ -635,14 +652,17 @@ class Engine:
                 break
         return max(now, min(full, arrival[head] + 1e6 * self.policy.fill_timeout))
 
-    def _grow(self, closing: list[int], halfway: list[tuple[int, int]], blocks: int) -> None:
-        """Take the blocks that the running requests need, and publish what their prompts fill."""
+    def _grow(self, closing: list[int], halfway: list[tuple[int, int]], blocks: int, decoding: int) -> None:
+        """Take the blocks that the running requests need, and publish what they fill, in the order of the running list."""
         self._pool.take(blocks)
-        if self._chains is not None:
-            for i in closing:
-                self._pool.publish(i, self._known[i])
-            for i, done in halfway:
-                self._pool.publish(i, done)
+        if self._chains is None:
+            return
+        filled = {i: self._known[i] for i in closing} | dict(halfway)
+        for i in self._running if self._speaking else self._partial:
+            if i in filled:
+                self._pool.publish(i, filled[i])
+            elif i in self._speaking:  # a reply that others quote, with this step's token if it gets one
+                self._pool.publish(i, self._since[i] + self._steps + (decoding > 0))
 
     def _affordable(self, m: int, k: int, n: int, done: int, chunk: int) -> int:
         """The most steps, up to m, for which the pool has the blocks."""
@@ -782,7 +802,7 @@ class Engine:
 
     def _give_back(self, i: int, computed: int) -> int:
         """Free what request i holds; how many blocks that was. A static batch keeps it until it ends."""
-        if self.policy.batching == "static":
+        if self.policy.batching == "static" or self.policy.memory is None:
             return 0
         if self._reserve:
             self._pool.free += self._reserve[i]
@@ -799,11 +819,6 @@ class Engine:
             order = [ends[0] & _REQUEST]
         for i in order:
             self._pool.release(i, self._ending[i])
-
-    def _publish_quoted(self, k: int) -> None:
-        """Publish the reply blocks of running requests that later prompts quote, this step's tokens included."""
-        for i in self._speaking:
-            self._pool.publish(i, self._since[i] + k + 1)
 
     def _unpark(self, parked: list[int], stepped: bool) -> None:
         """Take the decoding requests that got nothing in the last step back into the sums; `stepped`: others decoded."""

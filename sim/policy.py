@@ -6,10 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 Batching = Literal["continuous", "static"]
 Prompts = Literal["chunked", "whole", "alone"]
 Order = Literal["fcfs", "priority", "shortest", "shortest_predicted", "least_attained"]
 Reserve = Literal["nothing", "maximum", "output"]
+
+
+MOST_BLOCK = 1 << 20  # tokens in a block: more than any model's context
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,10 @@ class Memory:
 
     def __post_init__(self) -> None:
         """Raise ValueError that names the field and its range."""
-        if self.blocks < 2:
-            raise ValueError(f"memory: blocks must be at least 2, not {self.blocks}")
-        if self.block_size < 1:
-            raise ValueError(f"memory: block_size must be at least 1 token, not {self.block_size}")
+        if not _whole(self.blocks) or self.blocks < 2:
+            raise ValueError(f"memory: blocks must be at least 2, and whole, not {self.blocks}")
+        if not _whole(self.block_size) or not 1 <= self.block_size <= MOST_BLOCK:
+            raise ValueError(f"memory: block_size must be whole, from 1 to {MOST_BLOCK} tokens, not {self.block_size}")
         if self.reserve not in ("nothing", "maximum", "output"):
             raise ValueError(f"memory: reserve must be 'nothing', 'maximum' or 'output', not {self.reserve!r}")
         if not 0 <= self.watermark <= 1:
@@ -117,6 +126,14 @@ class Policy:
         for field, allowed in choices.items():
             if getattr(self, field) not in allowed:
                 raise self._error(field, f"must be one of {', '.join(allowed)}")
+        for field in ("slots", "budget", "seed", "longest", "chunk_cap", "batched", "prefill_every"):
+            value = getattr(self, field)
+            if not _whole(value) and not (value is None and field in ("budget", "longest", "batched")):
+                raise self._error(field, "must be a whole number")
+        if self.seed < 0:
+            raise self._error("seed", "must be 0 or more")
+        if self.batched is not None and self.batched < 1:
+            raise self._error("batched", "must be at least 1 token")
         if self.slots < 1:
             raise self._error("slots", "must be at least 1")
         if self.budget is not None and self.budget < 1:
@@ -129,6 +146,8 @@ class Policy:
             raise self._error("longest", "must be at least 2 tokens; None means no limit")
         if self.chunk_cap < 0:
             raise self._error("chunk_cap", "must be 0 tokens (no cap) or more")
+        if self.chunk_cap and (self.batching == "static" or self.prompts == "alone"):
+            raise self._error("chunk_cap", "must be 0 where prompts are never split: alone, or in a static batch")
         if self.prefill_every < 1:
             raise self._error("prefill_every", "must be at least 1 step")
         if self.batching == "static" and self.order != "fcfs":

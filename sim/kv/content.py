@@ -23,26 +23,34 @@ class Chains:
         self.block_size = block_size
         self._runs: list[tuple[Piece, ...]] = []
         self._users: Counter[int] = Counter()  # of a stream: requests whose prompts or replies hold it
+        self._expected = False
         self._speaker: dict[int, int] = {}  # stream of a reply → its request
         self.quoted: set[int] = set()  # requests whose replies others quote
         self._base: dict[tuple[object, ...], int] = {}
         self._spans: dict[int, list[tuple[int, int, int]]] = {}  # request → (first block, first key, blocks)
 
+    def expect(self, trace: Trace) -> None:
+        """Count who has which stream, ahead of the pieces that will be submitted."""
+        self._count(_pieces(trace))
+        self._expected = True
+
     def submit(self, trace: Trace) -> None:
         """Add requests, in order. Without content every prompt and reply is private."""
-        content, offset = trace.content, len(self._runs)
-        if content is None:
-            self._runs += [()] * len(trace)
-            return
-        first = content.first.tolist()
-        pieces = list(zip(content.stream.tolist(), content.start.tolist(), content.length.tolist(), strict=True))
-        replies = zip(content.reply.tolist(), trace.output.tolist(), strict=True)
-        self._runs += [(*pieces[first[i] : first[i + 1]], (reply, 0, output)) for i, (reply, output) in enumerate(replies)]
-        for i, runs in enumerate(self._runs[offset:], offset):
-            self._speaker[runs[-1][0]] = i
+        pieces, offset = _pieces(trace), len(self._runs)
+        self._runs += pieces
+        if not self._expected:
+            self._count(pieces)
+        for i, runs in enumerate(pieces, offset):
+            if runs:
+                self._speaker[runs[-1][0]] = i
+        for i, runs in enumerate(pieces, offset):
+            self.quoted |= {self._speaker[s] for s, _, _ in runs[:-1] if s in self._speaker}
+            if runs and self._users[runs[-1][0]] > 1:
+                self.quoted.add(i)
+
+    def _count(self, pieces: list[tuple[Piece, ...]]) -> None:
+        for runs in pieces:
             self._users.update({stream for stream, _, _ in runs})
-        for runs in self._runs[offset:]:
-            self.quoted |= {self._speaker[s] for s, _, _ in runs if s in self._speaker and self._users[s] > 1}
 
     def shared(self, request: int) -> int:
         """How many blocks from the start may be quoted by others; those behind them nobody else has."""
@@ -90,6 +98,17 @@ class Chains:
 
     def _key(self, place: tuple[object, ...]) -> int:
         return self._base.setdefault(place, len(self._base) * _RUN)
+
+
+def _pieces(trace: Trace) -> list[tuple[Piece, ...]]:
+    """Runs of each request, its reply as the last one; empty without content."""
+    content = trace.content
+    if content is None:
+        return [()] * len(trace)
+    first = content.first.tolist()
+    pieces = list(zip(content.stream.tolist(), content.start.tolist(), content.length.tolist(), strict=True))
+    replies = zip(content.reply.tolist(), trace.output.tolist(), strict=True)
+    return [(*pieces[first[i] : first[i + 1]], (reply, 0, output)) for i, (reply, output) in enumerate(replies)]
 
 
 def _merged(runs: tuple[Piece, ...]) -> list[Piece]:

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     for path in files:
         try:
             result = replay(path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # whatever a broken file can raise: it is no recording, and says so
             print(f"{path.name}: not a recording that can be replayed: {error!r}")
             differ += 1
             continue

@@ -132,6 +132,8 @@ def _steps_differ(run: Run, names: list[str], output: dict[str, Any]) -> str:
             k += 1
         for i, tokens in grants:
             computed[i] += count * tokens
+    if theirs and k != len(theirs):
+        return f"{k} steps, theirs {len(theirs)}"
     if k != output["num_steps"]:
         return f"{k} steps, theirs {output['num_steps']}"
     if digest.hexdigest() != output["steps_sha256"]:

@@ -282,7 +282,13 @@ def test_a_guess_without_noise_is_the_known_length() -> None:
     ("wrong", "message"),
     [
         (lambda: Memory(1), "blocks must be at least 2"),
-        (lambda: Memory(8, 0), "block_size must be at least 1"),
+        (lambda: Memory(8, 0), "block_size must be whole, from 1"),
+        (lambda: Memory(8, 10**10), "block_size must be whole, from 1"),
+        (lambda: Memory(4.5), "blocks must be at least 2, and whole"),  # type: ignore[arg-type]
+        (lambda: Policy("p", slots=1.5), "slots must be a whole number"),  # type: ignore[arg-type]
+        (lambda: Policy("p", seed=-1), "seed must be 0 or more"),
+        (lambda: Policy("p", "static", chunk_cap=5), "chunk_cap must be 0 where"),
+        (lambda: Policy("p", prompts="alone", chunk_cap=5), "chunk_cap must be 0 where"),
         (lambda: Memory(8, watermark=1.5), "watermark must be a share from 0 to 1"),
         (lambda: Memory(8, swap_us=-1), "swap_us must be 0"),
         (lambda: Memory(8, prefix_cache=True, reserve="output"), "reserve must be 'nothing'"),
@@ -343,3 +349,30 @@ def test_nothing_depends_on_the_hash_seed() -> None:
         for seed in ("1", "2")
     }
     assert len(printed) == 1 and not printed.pop().startswith("0 ")
+
+
+def test_blocks_are_published_in_the_order_of_the_running_list() -> None:
+    # Found by a referee: two chunks of one token a step that fill the same block; the older copy is the first request's.
+    content = Content.of([[(1, 0, 4), (9, 0, 1)], [(1, 0, 4)]], [100, 101])
+    trace = Trace([0, 0], [5, 4], [7, 12], content=content)
+    policy = Policy("cap 1", slots=4, budget=16, memory=Memory(9, 2, True, full_prompt=False), chunk_cap=1)
+    clock = Affine(100, 1, 10)
+    theirs = serve(trace, clock, policy)
+    assert finished(trace, clock, policy)[1].finished_us.tolist() == [r.finished for r in theirs.requests]
+
+
+def test_an_unsplit_prompt_must_fit_the_budget_with_its_reply_as_it_may_have_to_be_computed_anew() -> None:
+    with pytest.raises(ValueError, match="row 0: its prompt of 4 tokens and its reply never fits the budget of 8 whole"):
+        simulate(Trace(np.zeros(3), [4, 4, 4], [8, 8, 1]), STEP, vllm_v0(4, 8, 4, 4))
+
+
+def test_content_that_comes_in_pieces_is_found_if_it_was_expected() -> None:
+    content = Content.of([[(1, 0, 4)], [(1, 0, 6)]], [100, 101])
+    trace = Trace([0, 1], [4, 6], [2, 2], content=content)
+    engine = Engine(STEP, vllm(2, 100, Memory(8, 2, True)))
+    engine.expect(trace)
+    for i in range(2):
+        engine.advance(trace.arrival_us[i])
+        engine.submit(trace.take([i]))
+    engine.advance(math.inf)
+    assert engine.run(trace).cached.tolist() == [0, 4]
