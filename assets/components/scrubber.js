@@ -95,9 +95,11 @@ export default function ({ data, parentElement, setStateValue }) {
 
   range.max = String(data.end);
   range.step = String(data.step);
-  if (!own.busy) range.value = String(Math.min(data.t ?? 0, data.end));
-  show(Number(range.value));
-  if (data.t !== null) moveCursor(Number(range.value));
+  // The time of a link need not lie on the grid of the range: it is shown as it is, not as the range rounds it.
+  const t = own.busy ? Number(range.value) : Math.min(data.t ?? 0, data.end);
+  if (!own.busy) range.value = String(t);
+  show(t);
+  if (data.t !== null) moveCursor(t);
 
   range.oninput = () => {
     own.busy = true;
