@@ -27,13 +27,14 @@ from sim.kv.content import Chains
 from sim.kv.pool import Pool
 from sim.orders import ORDERS, PER_TOKEN
 from sim.policy import Memory, Policy
-from sim.run import CANCELLED, FINISHED, HANDED_OFF, REFUSED, UNFINISHED, Event, Ints, Run, Steps
+from sim.run import CANCELLED, FINISHED, HANDED_OFF, REFUSED, UNFINISHED, Event, Floats, Ints, Run, Steps
 from sim.service import StepTime
 from sim.trace import Trace
 
 _NEVER = 1 << 60
 _WITHOUT_LIMIT = Memory(_NEVER, 1)
 _COLUMNS = 7  # of a step row: start, count, first duration, decode, prefilling, prefill, free blocks
+_PACK = _COLUMNS << 14  # so many numbers of rows are kept as Python's before they are packed
 _TABLE = 1 << 15  # larger steps are computed one by one
 _REQUEST = (1 << 32) - 1  # the low half of an entry in the heap of ends
 
@@ -97,7 +98,8 @@ class Engine:
         self._recomputed: Counter[int] = Counter()  # tokens computed and thrown away
         self._delivered: dict[int, int] = {}  # output tokens of those who gave up
         # What happened.
-        self._rows: list[float] = []  # the step rows, one after another
+        self._rows: list[float] = []  # the latest step rows, one after another
+        self._packed: list[Floats] = []  # those before them, in a quarter of the memory
         self._grants: list[list[tuple[int, int]]] | None = [] if record_grants else None
         self._events: list[Event] = []
         # Who waits.
@@ -237,12 +239,13 @@ class Engine:
         entry = math.inf if head == total else arrival[head]  # when the next request may enter, if nobody waits before it
         next_end = ends[0] >> 32 if ends else _NEVER
         next_cancel = cancels[0][0] if cancels else math.inf
+        most = _COLUMNS * most_rows - sum(map(len, self._packed))
         none: list[int] = []
         cap, hold, prefilled, parked, fresh, preempted, waiting = 0, False, False, none, False, False, False
 
         while t < until_us:
             if odd:
-                if len(rows) >= _COLUMNS * most_rows:
+                if len(rows) >= most:
                     self.stopped = f"stopped after {most_rows} rows of steps"
                     break
                 if next_cancel <= t:
@@ -329,7 +332,7 @@ class Engine:
                         blocks += -(-done // size) + -partial[i] // size
                     if blocks > pool.free:
                         contended = True
-                if contended and len(rows) >= _COLUMNS * most_rows:
+                if contended and len(rows) >= most:
                     self.stopped = f"stopped after {most_rows} rows of steps"
                     break
                 if contended and not (alone and waiting):
@@ -578,6 +581,10 @@ class Engine:
                 n, context = self._decoding, self._context
                 next_end = ends[0] >> 32 if ends else _NEVER
             if next_end == k:
+                if len(rows) > _PACK:
+                    most -= len(rows)
+                    self._packed.append(np.array(rows))
+                    rows.clear()
                 if cached:
                     self._release_ended(k)
                 while next_end == k:
@@ -853,7 +860,8 @@ class Engine:
         n, finished = len(self._arrival), np.array(self._finished)
         outcome = np.where(np.isnan(finished), UNFINISHED, FINISHED).astype(np.int8)
         outcome[list(self._outcome)] = list(self._outcome.values())
-        rows = np.fromiter(self._rows, np.float64, len(self._rows)).reshape(-1, _COLUMNS).T
+        latest = np.fromiter(self._rows, np.float64, len(self._rows))
+        rows = np.concatenate([*self._packed, latest]).reshape(-1, _COLUMNS).T
         start, first_us = rows[0].copy(), rows[2].copy()
         count, decode, prefilling, prefill, free = rows[[1, 3, 4, 5, 6]].astype(np.int64)
         growth = (self.service.attention_us * (prefill * prefill) + self.service.context_us * decode).astype(np.float64)
