@@ -96,7 +96,6 @@ class Engine:
         self._cached: dict[int, int] = {}  # prefix-cache tokens at the first admission
         self._preemptions: Counter[int] = Counter()
         self._recomputed: Counter[int] = Counter()  # tokens computed and thrown away
-        self._delivered: dict[int, int] = {}  # output tokens of those who gave up
         # What happened.
         self._rows: list[float] = []  # the latest step rows, one after another
         self._packed: list[Floats] = []  # those before them, in a quarter of the memory
@@ -864,12 +863,10 @@ class Engine:
             i = heappop(self._cancels)[1]
             if i in self._outcome or not math.isnan(self._finished[i]):
                 continue
-            tokens = self._known[i] - self._prompt[i]
             if i in self._running:
                 computed = self._partial.pop(i, -1)
                 if computed < 0:
                     computed = self._since[i] + self._steps
-                    tokens = computed - self._prompt[i]
                     self._leave(i)
                 del self._running[i]
                 if self._first[i] == now:
@@ -884,7 +881,7 @@ class Engine:
             else:
                 self._gone.add(i)
             self._outcome[i] = HANDED_OFF if i in self._handed_off else CANCELLED
-            self._finished[i], self._delivered[i] = now, tokens
+            self._finished[i] = now
             self._kept.pop(i, None)
 
     def _give_back(self, i: int, computed: int) -> int:
