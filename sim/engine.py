@@ -66,8 +66,8 @@ def blocks_needed(prompt: Ints, output: Ints, policy: Policy) -> Ints:
 class Engine:
     """One server, resumable: `submit` requests, `advance` the clock, read the `run`.
 
-    A step that has begun is decided, and a stretch of steps is taken only if it ends by the time asked for. So `advance`
-    never splits a row, and a request that is submitted later still cuts the stretch during which it arrives.
+    A step that has begun is decided, and a stretch of steps is taken only if it ends by the time asked for; of one that
+    somebody joins, the first step. So a request that is submitted later still cuts the stretch during which it arrives.
 
     longest_stretch limits how many steps are taken at once. Only tests set it: one step at a time gives the same run.
     """
@@ -262,10 +262,11 @@ class Engine:
                         self._enqueue(head)
                         head = self._skip(head + 1)
                         entry = arrival[head] if head < total else math.inf
-            granted, grown, left = 0, False, budget - n
+            granted, grown, taken, left = 0, False, -1, budget - n
             # Who runs. Decodes alone, all of them, unless somebody has prompt tokens to compute or blocks are short.
             if (waiting := entry <= t or len(queue) > 0) or partial or left < 0 or (paged and needy[k % size] > pool.free):
                 units, closing, halfway, parked, preempted, contended = 0.0, [], [], none, False, left < 0
+                blocks = needy[k % size]
                 if odd:
                     fresh = False
                     if fussy:
@@ -290,22 +291,17 @@ class Engine:
                         left -= chunk
                         granted += chunk
                         units += chunk * (done + (chunk + 1) / 2)
+                        blocks += -(-(done + chunk) // size) + -done // size
                         if chunk == rest:
                             closing.append(i)
                         else:
                             halfway.append((i, done + chunk))
-                if paged:
-                    blocks = needy[k % size]
-                    for i in closing:
-                        blocks += -(-known[i] // size) + -partial[i] // size
-                    for i, done in halfway:
-                        blocks += -(-done // size) + -partial[i] // size
-                    if blocks > pool.free:
-                        contended = True
-                if contended and len(rows) >= most:
-                    self.stopped = f"stopped after {most_rows} rows of steps"
-                    break
+                if paged and blocks > pool.free:
+                    contended = True
                 if contended and not (alone and waiting):
+                    if len(rows) >= most:
+                        self.stopped = f"stopped after {most_rows} rows of steps"
+                        break
                     self._decoding, self._context, self._steps = n, context, k
                     left, granted, units, closing, halfway, parked, preempted = self._contend(t, budget, cap, hold)
                     n, context, grown = self._decoding, self._context, True
@@ -324,9 +320,13 @@ class Engine:
                                 continue
                             left = 0
                     if paged and not grown and not alone:
-                        self._steps = k
-                        self._grow(closing, halfway, blocks, n)
-                        grown = True
+                        # Before the waiting ones ask, the running ones have their blocks (rule 13 sees what is left).
+                        taken = blocks
+                        if cached:
+                            self._steps = k
+                            self._grow(closing, halfway, blocks, n)
+                        else:
+                            pool.free -= blocks
                     elif speaking and alone:
                         self._steps = k
                         self._grow([], [], 0, 0)
@@ -407,10 +407,11 @@ class Engine:
                             closing.append(i)
                         else:
                             halfway.append((i, done + chunk))
+                if granted and (taken >= 0 or granted > before):
+                    grown = grown or paged
                 if odd:
                     prefilled = before > 0 or fresh
                     if granted > before:
-                        grown = grown or paged
                         if static:
                             self._batch.extend(closing)
                     elif alone and contended and waiting:
@@ -437,7 +438,7 @@ class Engine:
                     i, done = halfway[0]
                     m = min((known[i] - done - 1) // chunk + 1, next_end - k, longest)
                     if m > 1 and paged:
-                        m = self._affordable(m, k, n, done - chunk, chunk)
+                        m = self._affordable(m, k, n, done - chunk, chunk, 0)
                     growth = attention_us * (chunk * chunk) + context_us * decoding
                     end = t + m * first_us + growth * (m * (m - 1) // 2)
                     if next_cancel < end and m > 1:
@@ -448,7 +449,7 @@ class Engine:
                 if grown or (waiting and speaking) or (fussy and (waiting or partial)):
                     m = 1
                 elif paged and n * (m // size + 1) > pool.free:
-                    m = self._affordable(m, k, n, 0, 0)
+                    m = self._affordable(m, k, n, 0, 0, max(taken, 0))
                 if m > longest:
                     m = longest
                 first_us = (base[n] if n < _TABLE else float(far(np.array([n]))[0])) + context_us * context + request_us * n
@@ -482,30 +483,37 @@ class Engine:
                     break
                 t = max(t, wake)
                 continue
-            if end > until_us and not grown and not (granted and granted > before):
-                break
+            if end > until_us:
+                if not grown and taken < 0 and not (granted and granted > before):
+                    break
+                m, end = 1, t + first_us  # a step that has begun is decided, those after it are not
 
             # Take them.
-            if paged and not grown:
-                a = k % size
-                blocks = m // size * n + sum(needy[a : a + m % size]) if decoding else 0
-                if granted:
-                    for i in closing:
-                        blocks += -(-known[i] // size) + -partial[i] // size
-                    for i, done in halfway:
-                        blocks += -(-(done + (m - 1) * chunk) // size) + -partial[i] // size
-                    self._steps = k
-                    self._grow(closing, [(i, done + (m - 1) * chunk) for i, done in halfway], blocks, decoding)
-                elif cached:
-                    pool.take(blocks)
-                else:
-                    pool.free -= blocks
             if odd:
                 if grants is not None:
                     grants.append(self._granted(granted, closing, halfway, decoding, parked if granted or grown else none))
                 self._executed += m
                 if granted and prefilled:
                     self._last_prefill = self._executed
+            if paged and not grown:
+                if not granted or m > 1:
+                    a = k % size
+                    blocks = m // size * n + sum(needy[a : a + m % size])
+                    if granted:
+                        done += (m - 1) * chunk
+                        halfway[0] = (i, done)
+                        blocks += -(-done // size) + -partial[i] // size
+                    elif taken > 0:
+                        blocks -= taken
+                if not cached:
+                    pool.free -= blocks
+                elif granted:
+                    self._steps = k
+                    self._grow(closing, halfway, blocks, decoding)
+                else:
+                    pool.take(blocks)
+            elif m > 1 and granted:
+                halfway[0] = (i, done + (m - 1) * chunk)
             rows += (t, m, first_us, decoding, prefilling, granted, pool.free if limited else 0)
             t = end
             if decoding:
@@ -535,7 +543,7 @@ class Engine:
                     for i in closing:
                         partial.pop(i, None)
                 for i, done in halfway:
-                    partial[i] = done + (m - 1) * chunk if m > 1 else done
+                    partial[i] = done
                 next_end = ends[0] >> 32 if ends else _NEVER
             if (grown and parked) or next_cancel <= t:
                 self._decoding, self._context, self._steps = n, context, k
@@ -750,9 +758,9 @@ class Engine:
             elif i in self._speaking:  # a reply that others quote, with this step's token if it gets one
                 self._pool.publish(i, self._since[i] + self._steps + (decoding > 0))
 
-    def _affordable(self, m: int, k: int, n: int, done: int, chunk: int) -> int:
-        """The most steps, up to m, for which the pool has the blocks."""
-        size, free, needy = self._pool.block_size, self._pool.free, self._needy
+    def _affordable(self, m: int, k: int, n: int, done: int, chunk: int, taken: int) -> int:
+        """The most steps, up to m, for which the pool has the blocks; those for the first one may be taken."""
+        size, free, needy = self._pool.block_size, self._pool.free + taken, self._needy
 
         def blocks(m: int) -> int:
             a = k % size

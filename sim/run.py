@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +52,7 @@ class Steps:
         return self.start_us + n * self.first_us + self.growth_us * (n * (n - 1) / 2)
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """Something that happened to a request when a step was decided or ended, at the clock at_us, µs.
 
     kind       what                                tokens                        blocks
