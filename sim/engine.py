@@ -780,12 +780,17 @@ class Engine:
     def _contend(self, t: float, budget: int, cap: int, hold: bool) -> Grants:
         """Pass 1, one request after the other (rules 5 to 12). Who gets nothing is taken out of the sums."""
         pool, size, partial, since, k = self._pool, self._pool.block_size, self._partial, self._since, self._steps
-        by_rank = self.policy.order != "fcfs"
+        by_rank, counted = self.policy.order != "fcfs", self._chains is None
         order, index, left, preempted = list(self._running), 0, budget, False
         granted: dict[int, tuple[int, int]] = {}
         while index < len(order) and left > 0:
             i = order[index]
             computed = partial.get(i, -1)
+            if computed < 0 and counted and (since[i] + k) % size:  # its block has room
+                granted[i] = since[i] + k, 1
+                left -= 1
+                index += 1
+                continue
             if computed >= 0:
                 if hold:
                     index += 1
@@ -817,7 +822,7 @@ class Engine:
             granted[i] = (computed, grant)
             left -= grant
             index += 1
-        parked = [i for i in self._running if i not in granted and i not in partial]
+        parked = [] if left > 0 else [i for i in self._running if i not in granted and i not in partial]
         for i in parked:
             self._leave(i)
         chunks = [(i, *granted[i]) for i in granted if i in partial]
@@ -858,7 +863,7 @@ class Engine:
         self._decoding -= 1
         self._speaking.discard(i)
         self._context -= self._since[i] + self._steps + 1
-        self._ends[:] = [end for end in self._ends if end & _REQUEST != i]
+        self._ends.remove((self._ending[i] - self._since[i]) << 32 | i)
         heapify(self._ends)
         if not self._reserve:
             r = -self._since[i] % self._pool.block_size
