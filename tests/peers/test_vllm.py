@@ -46,6 +46,8 @@ def test_long_decode_stretches_are_few_rows() -> None:
         (lambda d: d["output"]["steps"][3].update(free=1), "step 3: free"),
         (lambda d: d["output"]["steps"][5]["sched"].popitem(), "step 5: sched"),
         (lambda d: d["output"]["requests"][0].update(finish_us=1), "request r00: finish_us"),
+        (lambda d: d["output"]["requests"][0]["token_us"].__setitem__(2, 1), "request r00: token 2 at"),
+        (lambda d: d["output"]["requests"][1].update(num_output_tokens=1), "tokens, theirs 1"),
         (lambda d: d["output"]["totals"].update(recomputed_tokens=1), "tokens recomputed"),
     ],
 )

@@ -51,7 +51,10 @@ def replay(path: Path, longest_stretch: int = 1 << 60) -> Replay:
     engine.advance(math.inf)
     run = engine.run(trace)
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    difference = _steps_differ(run, names, output) or _requests_differ(run, names, output) or _ends_differ(run, output)
+    difference = (
+        _steps_differ(run, names, output) or _requests_differ(run, names, output) or _tokens_differ(run, names, output)
+        or _ends_differ(run, output)
+    )
     return Replay(name, int(run.steps.count.sum()), len(run.steps.count), difference)
 
 
@@ -154,6 +157,34 @@ def _requests_differ(run: Run, names: list[str], output: dict[str, Any]) -> str:
         for key, value in mine.items():
             if value != request[key]:
                 return f"request {name}: {key} {value}, theirs {request[key]}"
+    return ""
+
+
+def _tokens_differ(run: Run, names: list[str], output: dict[str, Any]) -> str:
+    """When each token came, in files that tell it, and how many there were."""
+    assert run.grants is not None
+    prompt, computed, told = run.trace.prompt.tolist(), [0] * len(names), [list[float]() for _ in names]
+    events = [event for event in run.events if event.kind in ("preempted", "admitted")]
+    for row, grants in enumerate(run.grants):
+        start, count, first = run.steps.start_us[row], int(run.steps.count[row]), run.steps.first_us[row]
+        while events and events[0].at_us <= start and (grants or events[0].kind != "admitted"):
+            event = events.pop(0)
+            computed[event.request] = event.tokens if event.kind == "admitted" else 0
+        for m in range(count):
+            end = start + (m + 1) * first
+            for i, tokens in grants:
+                computed[i] += tokens
+                gone = run.outcome[i] == CANCELLED and run.finished_us[i] <= end
+                if computed[i] >= prompt[i] + len(told[i]) and not gone:
+                    told[i].append(float(end))
+    theirs = {request["id"]: request for request in output["requests"]}
+    for name, times in zip(names, told, strict=True):
+        request = theirs[name]
+        if len(times) != request["num_output_tokens"]:
+            return f"request {name}: {len(times)} tokens, theirs {request['num_output_tokens']}"
+        for nth, (mine, real) in enumerate(zip(times, request.get("token_us") or times, strict=True)):
+            if mine != real:
+                return f"request {name}: token {nth} at {mine}, theirs {real}"
     return ""
 
 
