@@ -91,6 +91,9 @@ def test_every_decision_is_that_of_the_rules_taken_word_by_word(case: tuple[Trac
         assert mine[:1_000] == [step[:3] for step in theirs.log[:1_000]]
         return
     assert mine == [step[:3] for step in theirs.log]
+    full = np.array([bool(grants) for grants in run.grants], bool)
+    last = np.cumsum(run.steps.count[full]) - 1  # of each row
+    assert [theirs.log[step][3] for step in last] == run.steps.free[full].tolist()
     engine = Engine(clock, policy)  # who asks for no grants gets the same times
     engine.submit(trace)
     engine.advance(math.inf)
