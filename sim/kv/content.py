@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from array import array
 
-from sim.trace import Trace
+import numpy as np
 
-_RUN = 1 << 28  # keys set aside for one run of blocks
-Piece = tuple[int, int, int]  # stream, start, length
+from sim.trace import Ints, Trace
+
+_SPAN = 1 << 28  # keys set aside for one span of blocks
+Spans = list[tuple[int, int, int]]  # first block, its key, how many blocks
 
 
 class Chains:
@@ -21,63 +22,72 @@ class Chains:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self._runs: list[tuple[Piece, ...]] = []
-        self._users: Counter[int] = Counter()  # of a stream: requests whose prompts or replies hold it
+        # The runs of all requests, prompt by prompt, each with its reply behind it; those of request i end before _end[i + 1].
+        self._stream, self._start, self._length, self._end = array("q"), array("q"), array("q"), array("q", [0])
+        self._common: set[int] = set()  # streams that two requests or more have
         self._expected = False
-        self._speaker: dict[int, int] = {}  # stream of a reply → its request
+        self._seen: dict[int, int] = {}  # stream of one of the first `_noted` requests → whose reply it is, or -1
+        self._noted = 0
         self.quoted: set[int] = set()  # requests whose replies others quote
         self._base: dict[tuple[object, ...], int] = {}
-        self._spans: dict[int, list[tuple[int, int, int]]] = {}  # request → (first block, first key, blocks)
+        self._spans: dict[int, Spans] = {}  # of requests that have been looked for and are not over
 
     def expect(self, trace: Trace) -> None:
         """Count who has which stream, ahead of the pieces that will be submitted."""
-        self._count(_pieces(trace))
+        if trace.content is not None:
+            stream, _, _, end = _runs(trace)
+            self._common |= _in_common(stream, end)
         self._expected = True
 
     def submit(self, trace: Trace) -> None:
         """Add requests, in order. Without content every prompt and reply is private."""
-        pieces, offset = _pieces(trace), len(self._runs)
-        self._runs += pieces
+        offset, n = len(self._end) - 1, len(trace)
+        if trace.content is None:
+            self._end.extend([self._end[-1]] * n)
+            return
+        stream, start, length, end = _runs(trace)
         if not self._expected:
-            self._count(pieces)
-        for i, runs in enumerate(pieces, offset):
-            if runs:
-                self._speaker[runs[-1][0]] = i
-        for i, runs in enumerate(pieces, offset):
-            self.quoted |= {self._speaker[s] for s, _, _ in runs[:-1] if s in self._speaker}
-            if runs and self._users[runs[-1][0]] > 1:
-                self.quoted.add(i)
+            self._common |= _in_common(stream, end)
+            if offset:
+                self._compare(stream)
+        for column, values in ((self._stream, stream), (self._start, start), (self._length, length)):
+            column.frombytes(values.tobytes())
+        self._end.frombytes((end + self._end[-1]).tobytes())
+        self.quoted.update([i for i, reply in enumerate(trace.content.reply.tolist(), offset) if reply in self._common])
 
-    def _count(self, pieces: list[tuple[Piece, ...]]) -> None:
-        for runs in pieces:
-            self._users.update({stream for stream, _, _ in runs})
+    def _compare(self, stream: Ints) -> None:
+        """Find the streams that requests submitted before have too."""
+        for i in range(self._noted, len(self._end) - 1):
+            for run in range(self._end[i], self._end[i + 1]):
+                self._seen[self._stream[run]] = i if run + 1 == self._end[i + 1] else -1
+        self._noted = len(self._end) - 1
+        again = self._seen.keys() & set(stream.tolist())
+        self._common |= again
+        self.quoted |= {self._seen[s] for s in again} - {-1}
 
-    def shared(self, request: int) -> int:
-        """How many blocks from the start may be quoted by others; those behind them nobody else has."""
-        spans = self._spans_of(request)
-        return spans[-1][0] + spans[-1][2] if spans else 0
-
-    def keys(self, request: int, first: int, end: int) -> Iterator[range]:
-        """Keys of the blocks first ≤ j < end of the request that may be shared, as ranges, in order."""
-        for start, key, blocks in self._spans_of(request):
-            a, b = max(first, start), min(end, start + blocks)
-            if a < b:
-                yield range(key + a - start, key + b - start)
-
-    def _spans_of(self, request: int) -> list[tuple[int, int, int]]:
+    def spans(self, request: int) -> Spans:
+        """Those blocks of the request that others may quote, from its start."""
         spans = self._spans.get(request)
         if spans is None:
-            runs = self._runs[request]
-            alone = next((j for j, piece in enumerate(runs) if self._users[piece[0]] == 1), len(runs))
-            spans = self._spans[request] = self._find_spans(runs[:alone])
+            spans = self._spans[request] = self._find_spans(request)
         return spans
 
-    def _find_spans(self, runs: tuple[Piece, ...]) -> list[tuple[int, int, int]]:
-        size, parent, block = self.block_size, -1, 0
-        spans: list[tuple[int, int, int]] = []
-        pending: list[Piece] = []  # pieces of a block across runs
-        room = size
-        for stream, start, length in _merged(runs):
+    def drop(self, request: int) -> None:
+        """Nobody will ask for the request again."""
+        self._spans.pop(request, None)
+
+    def _find_spans(self, request: int) -> Spans:
+        streams, common, size = self._stream, self._common, self.block_size
+        spans: Spans = []
+        parent, block, room = -1, 0, size
+        pending: list[tuple[int, int, int]] = []  # pieces of a block across runs
+        run, end = self._end[request], self._end[request + 1]
+        while run < end and (stream := streams[run]) in common:
+            start, length = self._start[run], self._length[run]
+            run += 1
+            while run < end and streams[run] == stream and self._start[run] == start + length:  # it goes on as it ended
+                length += self._length[run]
+                run += 1
             while length:
                 if not pending and length >= size:
                     blocks = length // size
@@ -97,26 +107,23 @@ class Chains:
         return spans
 
     def _key(self, place: tuple[object, ...]) -> int:
-        return self._base.setdefault(place, len(self._base) * _RUN)
+        return self._base.setdefault(place, len(self._base) * _SPAN)
 
 
-def _pieces(trace: Trace) -> list[tuple[Piece, ...]]:
-    """Runs of each request, its reply as the last one; empty without content."""
+def _in_common(stream: Ints, end: Ints) -> set[int]:
+    """The streams that two requests have; their runs end at `end`."""
+    request = np.repeat(np.arange(len(end)), np.diff(end, prepend=0))
+    order = np.argsort(stream, kind="stable")
+    one, other = order[:-1], order[1:]
+    return set(stream[one[(stream[one] == stream[other]) & (request[one] != request[other])]].tolist())
+
+
+def _runs(trace: Trace) -> tuple[Ints, Ints, Ints, Ints]:
+    """Stream, start and length of each request's runs, its reply as the last one; and where the runs of each end."""
     content = trace.content
-    if content is None:
-        return [()] * len(trace)
-    first = content.first.tolist()
-    pieces = list(zip(content.stream.tolist(), content.start.tolist(), content.length.tolist(), strict=True))
-    replies = zip(content.reply.tolist(), trace.output.tolist(), strict=True)
-    return [(*pieces[first[i] : first[i + 1]], (reply, 0, output)) for i, (reply, output) in enumerate(replies)]
-
-
-def _merged(runs: tuple[Piece, ...]) -> list[Piece]:
-    """The runs with neighbours joined where one goes on as the other ended."""
-    merged: list[Piece] = []
-    for stream, start, length in runs:
-        if merged and merged[-1][0] == stream and merged[-1][1] + merged[-1][2] == start:
-            merged[-1] = (stream, merged[-1][1], merged[-1][2] + length)
-        else:
-            merged.append((stream, start, length))
-    return merged
+    assert content is not None
+    end = content.first[1:]
+    return (
+        np.insert(content.stream, end, content.reply), np.insert(content.start, end, 0),
+        np.insert(content.length, end, trace.output), end + np.arange(1, len(trace) + 1),
+    )

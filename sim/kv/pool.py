@@ -8,93 +8,265 @@ finds it. Rules: peers/vllm/SEMANTICS.md, 21 to 27.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 from sim.kv.content import Chains
 
-Copies = list[int]
+
+class Released:
+    """Blocks of one line (None: that only their own request can find) released at once: how many are still free."""
+
+    __slots__ = ("blocks", "copies", "line")
+    copies: list[Copy]  # of a tangle: all that were released, from head to tail
+
+    def __init__(self, blocks: int, line: Line | Tangle | None = None) -> None:
+        self.blocks, self.line = blocks, line
+
+
+class Line:
+    """Blocks under consecutive keys, one a key, as numbers.
+
+    Who holds a block holds those before it and releases them after it. So the first ones are held, behind them are those
+    released last, and blocks are taken from the end.
+    """
+
+    __slots__ = ("_ends", "held", "key", "live", "released")
+
+    def __init__(self, key: int) -> None:
+        self.key, self.live, self.held = key, 0, 0
+        self._ends: dict[int, int] = {}  # how many requests hold just so many blocks
+        self.released: list[Released] = []  # oldest first
+
+    def idle(self, blocks: int) -> int:
+        """How many of the first `blocks` nobody holds."""
+        return blocks - self.held if blocks > self.held else 0
+
+    def hold(self, request: int, blocks: int) -> None:
+        """One more request holds the first `blocks`."""
+        self._ends[blocks] = self._ends.get(blocks, 0) + 1
+        more = blocks - self.held
+        if more <= 0:
+            return
+        self.held = blocks
+        while more:
+            last = self.released[-1]
+            if last.blocks > more:
+                last.blocks -= more
+                return
+            more -= last.blocks
+            last.blocks = 0
+            self.released.pop()
+
+    def publish(self, request: int, first: int, end: int) -> None:
+        """A request that holds all `first` blocks adds those up to `end`."""
+        if first:
+            self._leave(first)
+        self._ends[end] = 1
+        self.live = self.held = end
+
+    def release(self, request: int, blocks: int) -> Released | None:
+        """The request no longer holds the first `blocks`; those that nobody holds any more."""
+        self._leave(blocks)
+        left = blocks if blocks in self._ends or blocks < self.held else max(self._ends, default=0)
+        if left == blocks:
+            return None
+        self.held = left
+        self.released.append(Released(blocks - left, self))
+        return self.released[-1]
+
+    def _leave(self, blocks: int) -> None:
+        self._ends[blocks] -= 1
+        if not self._ends[blocks]:
+            del self._ends[blocks]
+
+    def forget(self, oldest: Released, count: int) -> None:
+        """The last `count` blocks are taken."""
+        self.live -= count
+        oldest.blocks -= count
+        if not oldest.blocks:
+            del self.released[0]
+
+
+@dataclass(eq=False, slots=True)
+class Copy:
+    """A block of a tangle: the place of its key, how many requests hold it, and with whom it was released if none does."""
+
+    place: int
+    holders: int = 0
+    released: Released | None = None
+
+
+class Tangle:
+    """A line where some key has several blocks, as a request had to compute one that was there: block by block."""
+
+    def __init__(self, line: Line, holding: dict[int, int]) -> None:
+        self.key = line.key
+        self._copies = [[Copy(place)] for place in range(line.live)]  # of each key, oldest first
+        self._holders: dict[int, list[Copy]] = {}  # by request
+        for request, blocks in holding.items():
+            self.hold(request, blocks)
+        place = line.held
+        for released in reversed(line.released):
+            released.line, released.copies = self, [copies[0] for copies in self._copies[place : place + released.blocks]]
+            for copy in released.copies:
+                copy.released = released
+            place += released.blocks
+
+    @property
+    def live(self) -> int:
+        """How many keys can be found."""
+        return len(self._copies)
+
+    def idle(self, blocks: int) -> int:
+        """As `Line`; the oldest of each key are found."""
+        return sum([not copies[0].holders for copies in self._copies[:blocks]])
+
+    def hold(self, request: int, blocks: int) -> None:
+        """As `Line`."""
+        self._holders[request] = [copies[0] for copies in self._copies[:blocks]]
+        for copy in self._holders[request]:
+            copy.holders += 1
+            if copy.released is not None:
+                copy.released.blocks -= 1
+                copy.released = None
+
+    def publish(self, request: int, first: int, end: int) -> None:
+        """As `Line`, whether or not the keys are there."""
+        held = self._holders.setdefault(request, [])
+        for place in range(first, end):
+            held.append(Copy(place, 1))
+            if place == len(self._copies):
+                self._copies.append([])
+            self._copies[place].append(held[-1])
+
+    def release(self, request: int, blocks: int) -> Released | None:
+        """As `Line`."""
+        released = Released(0, self)
+        released.copies = held = self._holders.pop(request)
+        for copy in held:
+            copy.holders -= 1
+            if not copy.holders:
+                copy.released = released
+                released.blocks += 1
+        return released if released.blocks else None
+
+    def forget(self, oldest: Released, count: int) -> None:
+        """The last `count` of them that are still free are taken."""
+        oldest.blocks -= count
+        while count:
+            copy = oldest.copies.pop()
+            if copy.released is oldest:
+                count -= 1
+                self._copies[copy.place].remove(copy)
+                if not self._copies[copy.place]:
+                    self._copies.pop()
+
+
+class Found:
+    """The first blocks of a request that were found on lines, and how many of them nobody holds."""
+
+    __slots__ = ("blocks", "idle")
+
+    def __init__(self, blocks: int, idle: int) -> None:
+        self.blocks, self.idle = blocks, idle
+
+    def __len__(self) -> int:
+        return self.blocks
 
 
 class Pool:
     """`blocks` blocks of `block_size` tokens each. With `chains`, blocks are remembered by what they hold.
 
-    Blocks whose content other requests may quote are kept one by one, as copies. The first live copy of a key has the
-    key as its number; a further one, made where a request had to recompute a block that was still there, has a negative
-    number. The blocks behind them, which only their own request can come back to, are kept as one run, by their number.
+    Blocks whose content other requests may quote are kept on lines. Those behind them, which only their own request can
+    come back to, are kept as one run, by their number.
     """
 
     def __init__(self, blocks: int, block_size: int, chains: Chains | None = None) -> None:
         self.blocks, self.block_size, self.chains = blocks, block_size, chains
         self.free = blocks
         self._blank = blocks  # free blocks that remember nothing; they are handed out first
-        # Releases, oldest first: (stamp, copies from head to tail), or the run of a request, [blocks].
-        self._queue: deque[tuple[int, Copies] | list[int]] = deque()
-        self._stamp = 0
-        self._released: dict[int, int] = {}  # copy → 0 while somebody holds it, else the stamp of its release
-        self._holders: dict[int, int] = {}  # of copies that two or more requests hold
-        self._twins: dict[int, Copies] = {}  # live copies of a key that has further ones, oldest first
-        self._key_of: dict[int, int] = {}  # of further copies
-        self._further = 0
-        self._held: dict[int, Copies] = {}  # copies that a request holds, in order
-        self._left: dict[int, list[int]] = {}  # run of a preempted request
+        self._queue: deque[Released] = deque()  # those that do, oldest first
+        self._lines: dict[int, Line | Tangle] = {}  # by first key
+        self._holders: dict[int, int] = {}  # by request: how many blocks on lines, if any
+        self._due: dict[int, int] = {}  # of those who can still publish: how many blocks they will have there
+        self._released: dict[int, Released] = {}  # run of a preempted request
 
     def take(self, count: int) -> None:
         """Hand out `count` free blocks: blank ones, then those whose prefix was released longest ago, tail first."""
         self.free -= count
-        if self.chains is not None:
-            self._blank -= count
-            if self._blank < 0:
-                self._forget(-self._blank)
-                self._blank = 0
+        if self.chains is None:
+            return
+        self._blank -= count
+        while self._blank < 0:
+            oldest, count = self._queue[0], -self._blank
+            if oldest.blocks <= count:
+                count = oldest.blocks
+                self._queue.popleft()
+            self._blank += count
+            line = oldest.line
+            if line is None:
+                oldest.blocks -= count
+            elif count:
+                line.forget(oldest, count)
+                if not line.live:
+                    del self._lines[line.key]
 
-    def find(self, request: int, blocks: int) -> tuple[Copies, int]:
-        """The longest run of published blocks that starts the request, at most `blocks`: copies, and blocks of its own run."""
+    def find(self, request: int, blocks: int) -> tuple[Found, int]:
+        """The longest run of published blocks that starts the request, at most `blocks`: on lines, and of its own run."""
         assert self.chains is not None
-        found: Copies = []
-        released, twins = self._released, self._twins
-        for keys in self.chains.keys(request, 0, blocks):
-            for key in keys:
-                if key in twins:
-                    found.append(twins[key][0])
-                elif key in released:
-                    found.append(key)
-                else:
-                    return found, 0
-        run = self._left.get(request)
-        return found, run[0] if run is not None and len(found) == self.chains.shared(request) else 0
+        found = idle = 0
+        for first, key, length in self.chains.spans(request):
+            line = self._lines.get(key)
+            there = 0 if line is None else min(length, line.live, blocks - first)
+            if there <= 0 or line is None:
+                return Found(found, idle), 0
+            found += there
+            idle += line.idle(there)
+            if there < length:
+                return Found(found, idle), 0
+        run = self._released.get(request)
+        return Found(found, idle), 0 if run is None else run.blocks
 
-    def idle(self, copies: Copies) -> int:
-        """How many of the copies nobody holds: these leave the free ones when they are held."""
-        released = self._released
-        return sum([1 for copy in copies if released[copy]])
+    def idle(self, found: Found) -> int:
+        """How many of the blocks found on lines nobody holds: these leave the free ones when they are held."""
+        return found.idle
 
-    def hold(self, request: int, copies: Copies, own: int) -> None:
+    def hold(self, request: int, found: Found, own: int) -> None:
         """Let the request hold what it found."""
-        released, holders = self._released, self._holders
-        for copy in copies:
-            if released[copy]:
-                released[copy] = 0
-                self.free -= 1
-            else:
-                holders[copy] = holders.get(copy, 1) + 1
-        self._held[request] = copies
+        assert self.chains is not None
+        self.free -= found.idle + own
+        blocks = found.blocks
+        for first, key, length in self.chains.spans(request):
+            if blocks > first:
+                self._lines[key].hold(request, min(length, blocks - first))
+            if blocks < first + length:
+                self._due[request] = first + length
+        if blocks:
+            self._holders[request] = blocks
         if own:
-            self.free -= own
-            self._left.pop(request)[0] = 0
+            self._released.pop(request).blocks = 0
 
     def publish(self, request: int, tokens: int) -> None:
         """Publish those blocks of the request that its first `tokens` tokens fill and that others may quote."""
-        assert self.chains is not None
-        held = self._held[request]
-        full = tokens // self.block_size
-        if full <= len(held):
+        due = self._due.get(request)
+        if due is None:
             return
-        released, twins = self._released, self._twins
-        for keys in self.chains.keys(request, len(held), full):
-            if released.keys().isdisjoint(keys) and (not twins or twins.keys().isdisjoint(keys)):
-                released.update(dict.fromkeys(keys, 0))
-                held.extend(keys)
-            else:
-                held.extend([self._publish_one(key) for key in keys])
+        assert self.chains is not None
+        held, full = self._holders.get(request, 0), min(tokens // self.block_size, due)
+        if full <= held:
+            return
+        for first, key, length in self.chains.spans(request):
+            a, b = max(held - first, 0), min(full - first, length)
+            if a < b:
+                line = self._lines.get(key)
+                if line is None:
+                    line = self._lines[key] = Line(key)
+                if a < line.live and isinstance(line, Line):
+                    line = self._lines[key] = Tangle(line, self._holding(key))
+                line.publish(request, a, b)
+        self._holders[request] = full
+        if full == due:
+            del self._due[request]
 
     def release(self, request: int, tokens: int, again: bool = False) -> int:
         """Give back all blocks of a request with KV for `tokens` tokens; how many it held. `again`: it will come back."""
@@ -103,70 +275,28 @@ class Pool:
             self.free += blocks
             return blocks
         self.publish(request, tokens)
-        copies = self._held.pop(request)
-        run = tokens // self.block_size - len(copies)
+        self._due.pop(request, None)
+        held = self._holders.pop(request, 0)
+        run = tokens // self.block_size - held
         if run:
-            entry = [run]
-            self._queue.append(entry)
+            released = Released(run)
+            self._queue.append(released)
             if again:
-                self._left[request] = entry
-        rest = blocks - len(copies)
-        self._blank += rest - run
-        self.free += rest
-        if self._holders:
-            copies = [copy for copy in copies if not self._leave(copy)]
-        if copies:
-            self._stamp += 1
-            self._released.update(dict.fromkeys(copies, self._stamp))
-            self._queue.append((self._stamp, copies))
-            self.free += len(copies)
+                self._released[request] = released
+        self._blank += blocks - held - run
+        self.free += blocks - held
+        if held:
+            for first, key, length in reversed(self.chains.spans(request)):
+                if held > first and (shared := self._lines[key].release(request, min(length, held - first))):
+                    self._queue.append(shared)
+                    self.free += shared.blocks
+        if not again:
+            self.chains.drop(request)
         return blocks
 
-    def _leave(self, copy: int) -> bool:
-        """One holder fewer; whether others are left."""
-        count = self._holders.get(copy, 1)
-        if count == 2:
-            del self._holders[copy]
-        elif count > 2:
-            self._holders[copy] = count - 1
-        return count > 1
-
-    def _publish_one(self, key: int) -> int:
-        copy, twins = key, self._twins
-        if key in twins or key in self._released:
-            self._further -= 1
-            copy = self._further
-            twins.setdefault(key, [key]).append(copy)
-            self._key_of[copy] = key
-        self._released[copy] = 0
-        return copy
-
-    def _forget(self, count: int) -> None:
-        released, queue = self._released, self._queue
-        while count:
-            entry = queue[0]
-            if isinstance(entry, list):
-                gone = min(entry[0], count)
-                entry[0] -= gone
-                count -= gone
-                if not entry[0]:
-                    queue.popleft()
-                continue
-            stamp, copies = entry
-            while copies and count:
-                copy = copies.pop()
-                if released.get(copy) == stamp:
-                    del released[copy]
-                    count -= 1
-                    if self._twins:
-                        self._forget_twin(copy)
-            if not copies:
-                queue.popleft()
-
-    def _forget_twin(self, copy: int) -> None:
-        key = self._key_of.pop(copy, copy)
-        twins = self._twins.get(key)
-        if twins is not None:
-            twins.remove(copy)
-            if not twins:
-                del self._twins[key]
+    def _holding(self, key: int) -> dict[int, int]:
+        """Who holds how many blocks of a line."""
+        assert self.chains is not None
+        spans = [(i, held - first, length) for i, held in self._holders.items()
+                 for first, line, length in self.chains.spans(i) if line == key and first < held]
+        return {i: min(length, held) for i, held, length in spans}
