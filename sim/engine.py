@@ -25,14 +25,15 @@ import numpy as np
 
 from sim.kv.content import Chains
 from sim.kv.pool import Pool
-from sim.orders import ORDERS, PER_TOKEN
+from sim.kv.reserve import Buddy, blocks_needed, piece
+from sim.orders import ORDERS, PER_TOKEN, outputs
 from sim.policy import Memory, Policy
 from sim.run import CANCELLED, FINISHED, HANDED_OFF, REFUSED, UNFINISHED, Event, Floats, Ints, Run, Steps
 from sim.service import StepTime
 from sim.trace import Trace
 
 _NEVER = 1 << 60
-_WITHOUT_LIMIT = Memory(_NEVER, 1)
+_WITHOUT_LIMIT = Memory(1 << 40, 1)
 _COLUMNS = 7  # of a step row: start, count, first duration, decode, prefilling, prefill, free blocks
 _PACK = _COLUMNS << 14  # so many numbers of rows are kept as Python's before they are packed
 _TABLE = 1 << 15  # larger steps are computed one by one
@@ -50,17 +51,6 @@ def simulate(trace: Trace, service: StepTime, policy: Policy, record_grants: boo
 # Of pass 1: budget left, prompt tokens granted, their units of attention, requests whose prompts are finished, those half
 # done with their tokens, decoding requests that get nothing, whether anybody was preempted.
 Grants = tuple[int, int, float, list[int], list[tuple[int, int]], list[int], bool]
-
-
-def blocks_needed(prompt: Ints, output: Ints, policy: Policy) -> Ints:
-    """Blocks that each request must get in order to end: what it reserves, or what its tokens fill (the last has no KV)."""
-    memory = policy.memory or _WITHOUT_LIMIT
-    if memory.reserve == "maximum":
-        tokens = np.full(len(prompt), policy.longest)
-    else:
-        tokens = prompt + output - (memory.reserve == "nothing")
-    needed: Ints = -(-tokens // memory.block_size)
-    return needed
 
 
 class Engine:
@@ -106,8 +96,7 @@ class Engine:
         # First come, first served: the preempted, before those from `_next` on who have arrived. Else a heap of all who wait.
         self._queue: deque[int] | list[tuple[float, float, int]] = deque() if policy.order == "fcfs" else []
         self._gone: set[int] = set()  # requests from `_next` on that were refused or have given up
-        self._cancels: list[tuple[float, int]] = []  # heap
-        self._handed_off: set[int] = set()  # of them, those who go to another server
+        self._cancels: list[tuple[float, int, int]] = []  # heap: time, request, outcome
         self._per_token = PER_TOKEN.get(policy.order, 0.0)
         # Who runs.
         self._running: dict[int, None] = {}  # in order of admission
@@ -125,11 +114,14 @@ class Engine:
         self._chains = Chains(memory.block_size) if memory.prefix_cache else None
         self._pool = Pool(memory.blocks, memory.block_size, self._chains)
         self._reserve: list[int] = []  # blocks that each request reserves, where memory is reserved
+        self._buddy = Buddy(memory.blocks) if memory.contiguous else None
+        self._address: dict[int, int] = {}  # first block of what each request was given in one piece
+        self._rng = np.random.default_rng(policy.seed)  # guesses of the output
         self._quoted = self._chains.quoted if self._chains else set[int]()  # requests whose replies later prompts quote
         self._speaking: set[int] = set()  # those of them that are decoding
         self._hit: dict[int, int] = {}  # tokens that a request had when it last entered, where it had any
         self._kept: dict[int, int] = {}  # tokens of those swapped out to the host
-        self._swap_us = 0.0  # time that swaps add to the next step
+        self._swap_us = 0.0  # time that swaps, and those who come back by one, add to the next step
         self._blocked = (-1, 0)  # the head that blocks were short for, and how many
         # Holding prompts back (rule 20).
         self._executed, self._last_prefill, self._bound = 0, -policy.prefill_every, False
@@ -141,12 +133,16 @@ class Engine:
         if self._arrival and arrival[0] < self._arrival[-1]:
             raise ValueError(f"row 0 arrives at {arrival[0]:.0f} µs, but one submitted before at {self._arrival[-1]:.0f} µs")
         longest, memory, n = policy.longest, self._memory, len(trace)
-        output = trace.output if longest is None else np.clip(longest - trace.prompt, 1, trace.output)
+        output, needs = outputs(trace, policy), blocks_needed(trace, policy, self._rng)
+        too_large = np.zeros(n, bool)
+        if memory.refuse:
+            most = memory.blocks if self._buddy is None else self._buddy.most
+            too_large = (needs > most) | (False if longest is None else trace.prompt >= longest)
         if policy.batching == "continuous" and policy.prompts != "chunked" and policy.budget is not None:
             # Who is preempted comes back with a prompt of all that it had.
             anew = policy.memory is not None and memory.reserve == "nothing" and memory.swap_us is None and memory.refuse
             whole = trace.prompt + (output - 1 if anew else 0)
-            too_long = np.flatnonzero(whole > policy.budget)
+            too_long = np.flatnonzero((whole > policy.budget) & ~too_large)
             if len(too_long):
                 row = int(too_long[0])
                 raise ValueError(
@@ -163,18 +159,15 @@ class Engine:
         if policy.batching == "static":
             self._released += [math.nan] * n
         if policy.order != "fcfs":
-            self._key += ORDERS[policy.order](trace, policy).tolist()
-        needs = blocks_needed(trace.prompt, output, policy)
+            self._key += ORDERS[policy.order](trace, policy, self._rng).tolist()
         if memory.reserve != "nothing":
             self._reserve += needs.tolist()
-        if memory.refuse:
-            too_large = (needs > memory.blocks) | (False if longest is None else trace.prompt >= longest)
-            for i in (offset + np.flatnonzero(too_large)).tolist():
-                self._outcome[i] = REFUSED
-                self._gone.add(i)
+        for i in (offset + np.flatnonzero(too_large)).tolist():
+            self._outcome[i] = REFUSED
+            self._gone.add(i)
         if trace.cancel_us is not None:
             for i in np.flatnonzero(np.isfinite(trace.cancel_us)).tolist():
-                heappush(self._cancels, (float(trace.cancel_us[i]), offset + i))
+                heappush(self._cancels, (float(trace.cancel_us[i]), offset + i, CANCELLED))
         if self._chains is not None:
             self._chains.submit(trace)
 
@@ -188,15 +181,22 @@ class Engine:
             self._chains.expect(trace)
 
     def cancel(self, request: int, at_us: float) -> None:
-        """Say that the client of a request submitted before gives up at `at_us`: noticed when the step of that time ends."""
-        if not 0 <= request < len(self._arrival):
-            raise ValueError(f"request {request} was not submitted; there are {len(self._arrival)}, counted from 0")
-        heappush(self._cancels, (at_us, request))
+        """Say that the client of a request submitted before gives up at `at_us`, or at its arrival if that is later.
+
+        It is noticed when the step of that time ends; said too late for that, at the next decision.
+        """
+        self._give_up(request, at_us, CANCELLED)
 
     def hand_off(self, request: int, at_us: float) -> None:
         """Take a request away for another server, as `cancel` does; the event says how many tokens of KV must travel."""
-        self.cancel(request, at_us)
-        self._handed_off.add(request)
+        self._give_up(request, at_us, HANDED_OFF)
+
+    def _give_up(self, request: int, at_us: float, outcome: int) -> None:
+        if not 0 <= request < len(self._arrival):
+            raise ValueError(f"request {request} was not submitted; there are {len(self._arrival)}, counted from 0")
+        if math.isnan(at_us):
+            raise ValueError(f"request {request}: the time at which it leaves must be a number of µs, not nan")
+        heappush(self._cancels, (max(at_us, self._arrival[request]), request, outcome))
 
     def close(self) -> None:
         """Say that no further request will come: a static batch need not wait for one."""
@@ -204,7 +204,7 @@ class Engine:
 
     def advance(self, until_us: float) -> None:
         """Take every stretch that ends by `until_us`; inf: close, and serve what is there to the end."""
-        self._closed = self._closed or until_us == math.inf
+        self._closed, self.stopped = self._closed or until_us == math.inf, ""
         policy, service, memory, pool = self.policy, self.service, self._memory, self._pool
         static = policy.batching == "static"
         alone = policy.prompts == "alone" and not static
@@ -243,6 +243,7 @@ class Engine:
         most = _COLUMNS * most_rows - sum(map(len, self._packed))
         none: list[int] = []
         cap, hold, prefilled, parked, fresh, preempted, waiting = 0, False, False, none, False, False, False
+        back = apart = False
 
         while t < until_us:
             if odd:
@@ -250,7 +251,10 @@ class Engine:
                     self.stopped = f"stopped after {most_rows} rows of steps"
                     break
                 if next_cancel <= t:
+                    self._decoding, self._context, self._steps = n, context, k
                     self._cancel(t, head)
+                    n, context = self._decoding, self._context
+                    next_end = ends[0] >> 32 if ends else _NEVER
                     next_cancel = cancels[0][0] if cancels else math.inf
                 if self._batch and not running:
                     self._end_batch(t)
@@ -274,7 +278,10 @@ class Engine:
                         if count > 1 and policy.chunk_cap:
                             cap = max(policy.chunk_cap, batched // count) if policy.fair_cap else policy.chunk_cap
                         hold = n > 0 and self._executed + 1 - self._last_prefill < interval and not self._bound
-                    if alone:
+                    # Who comes back from the host has nothing to compute but its next token: it decodes beside the others.
+                    back = alone and swaps and len(queue) > 0 and (queue[0] if fcfs else queue[0][2]) in self._kept
+                    apart = alone and not back
+                    if apart:
                         left, contended = budget, False
 
                 # Pass 1: the running requests. Usually they all get what they need, and only the sums matter.
@@ -298,7 +305,7 @@ class Engine:
                             halfway.append((i, done + chunk))
                 if paged and blocks > pool.free:
                     contended = True
-                if contended and not (alone and waiting):
+                if contended and not (apart and waiting):
                     if len(rows) >= most:
                         self.stopped = f"stopped after {most_rows} rows of steps"
                         break
@@ -314,12 +321,13 @@ class Engine:
                         start = math.inf if running else self._launch(head, t)
                         if start > t:
                             if not running:
+                                start = min(start, next_cancel)
                                 if start > until_us or start == math.inf:
                                     break
                                 t = start
                                 continue
                             left = 0
-                    if paged and not grown and not alone:
+                    if paged and not grown and not apart:
                         # Before the waiting ones ask, the running ones have their blocks (rule 13 sees what is left).
                         taken = blocks
                         if cached:
@@ -327,7 +335,7 @@ class Engine:
                             self._grow(closing, halfway, blocks, n)
                         else:
                             pool.free -= blocks
-                    elif speaking and alone:
+                    elif speaking and apart:
                         self._steps = k
                         self._grow([], [], 0, 0)
                     while left > 0 and len(running) < slots:
@@ -347,6 +355,8 @@ class Engine:
                             if swaps and i in self._kept:
                                 done = self._kept[i]
                                 chunk = rest = rest - done
+                            elif back:
+                                break
                             if hold and rest > 1:
                                 break
                             if 0 < cap < chunk:
@@ -383,10 +393,8 @@ class Engine:
                             else:
                                 events.append(Event("admitted", t, i, done))
                         else:
-                            if reserved:
-                                if self._reserve[i] > pool.free:
-                                    break
-                                pool.free -= self._reserve[i]
+                            if reserved and not self._reserved(i, t):
+                                break
                             admitted[i] = t
                         if not queue:
                             head += 1
@@ -401,7 +409,10 @@ class Engine:
                         if done:
                             self._hit[i] = done
                         granted += chunk
-                        units += chunk * (done + (chunk + 1) / 2)
+                        if swaps and done and rest == 1:
+                            self._swap_us += context_us * (done + 1)  # its attention is that of a decode
+                        else:
+                            units += chunk * (done + (chunk + 1) / 2)
                         left -= chunk
                         if chunk == rest:
                             closing.append(i)
@@ -414,17 +425,19 @@ class Engine:
                     if granted > before:
                         if static:
                             self._batch.extend(closing)
-                    elif alone and contended and waiting:
+                    elif apart and contended and waiting:
                         self._decoding, self._context, self._steps = n, context, k
                         left, granted, units, closing, halfway, parked, preempted = self._contend(t, budget, cap, hold)
                         n, context, grown = self._decoding, self._context, True
                         next_end = ends[0] >> 32 if ends else _NEVER
                     if interval > 1 and not preempted and not hold:
                         self._bound = bool(queue or entry <= t)
+            elif fussy:
+                self._bound = False  # nobody waits
 
             # How long the step takes, and for how many steps nothing else happens.
             if granted:
-                decoding, prefilling, m, growth = 0 if alone else n, len(closing) + len(halfway), 1, 0.0
+                decoding, prefilling, m, growth = 0 if apart else n, len(closing) + len(halfway), 1, 0.0
                 tokens = decoding + granted
                 first_us = base[tokens] if tokens < _TABLE else float(far(np.array([tokens]))[0])
                 first_us += attention_us * units + request_us * (decoding + prefilling)
@@ -576,7 +589,7 @@ class Engine:
                         if not cached:
                             pool.free += -(-ending[i] // size)
                     elif reserved and not static:
-                        pool.free += self._reserve[i]
+                        self._give_back(i, 0)
                     next_end = ends[0] >> 32 if ends else _NEVER
 
         self._clock, self._next, self._decoding, self._context, self._steps = t, head, n, context, k
@@ -873,7 +886,7 @@ class Engine:
     def _cancel(self, now: float, head: int) -> None:
         """Drop the requests whose clients have given up: what a running one computed in this step is lost (rule 29)."""
         while self._cancels and self._cancels[0][0] <= now:
-            i = heappop(self._cancels)[1]
+            _, i, outcome = heappop(self._cancels)
             if i in self._outcome or not math.isnan(self._finished[i]):
                 continue
             if i in self._running:
@@ -893,7 +906,7 @@ class Engine:
                 self._queue.remove(i)
             else:
                 self._gone.add(i)
-            self._outcome[i] = HANDED_OFF if i in self._handed_off else CANCELLED
+            self._outcome[i] = outcome
             self._finished[i] = now
             self._kept.pop(i, None)
 
@@ -901,10 +914,29 @@ class Engine:
         """Free what request i holds; how many blocks that was. A static batch keeps it until it ends."""
         if self.policy.batching == "static" or self.policy.memory is None:
             return 0
-        if self._reserve:
-            self._pool.free += self._reserve[i]
-            return self._reserve[i]
-        return self._pool.release(i, computed)
+        if not self._reserve:
+            return self._pool.release(i, computed)
+        blocks = self._reserve[i]
+        if self._buddy is not None:
+            self._buddy.give(self._address[i], blocks)
+            blocks = piece(blocks)
+        self._pool.free += blocks
+        return blocks
+
+    def _reserved(self, i: int, now: float) -> bool:
+        """Give request i all that it reserves; False: that much is not free, or not in one piece."""
+        blocks = self._reserve[i]
+        if self._buddy is not None:
+            address, blocks = self._buddy.take(blocks), piece(blocks)
+            if address is not None:
+                self._address[i] = address
+        if blocks > self._pool.free if self._buddy is None else address is None:
+            if self._blocked != (i, blocks) and self.policy.batching == "continuous":
+                self._blocked = (i, blocks)
+                self._events.append(Event("blocked", now, i, blocks, self._pool.free))
+            return False
+        self._pool.free -= blocks
+        return True
 
     def _release_ended(self, k: int) -> None:
         """Free the blocks of the requests that end with decode step k, in the order in which they were scheduled."""
@@ -946,7 +978,9 @@ class Engine:
         return self._partial.get(i, self._hit.get(i, 0))
 
     def run(self, trace: Trace) -> Run:
-        """What happened so far, as columns; `trace` is what was submitted."""
+        """What happened so far, as columns; `trace` is what was submitted. ValueError for one of another length."""
+        if len(trace) != len(self._arrival):
+            raise ValueError(f"the trace has {len(trace)} requests, {len(self._arrival)} were submitted")
         n, finished = len(self._arrival), np.array(self._finished)
         outcome = np.where(np.isnan(finished), UNFINISHED, FINISHED).astype(np.int8)
         outcome[list(self._outcome)] = list(self._outcome.values())
@@ -967,6 +1001,7 @@ class Engine:
             outcome=outcome,
             steps=Steps(start, count, first_us, growth, decode, prefilling, prefill, free),
             cached=_dense(self._cached, n),
+            address=None if self._buddy is None else _dense(self._address, n, -1),
             preemptions=_dense(self._preemptions, n),
             recomputed=_dense(self._recomputed, n),
             events=tuple(self._events),
@@ -975,9 +1010,9 @@ class Engine:
         )
 
 
-def _dense(few: dict[int, int], n: int) -> Ints:
-    """A column from the values that are not 0."""
-    column = np.zeros(n, np.int64)
+def _dense(few: dict[int, int], n: int, other: int = 0) -> Ints:
+    """A column from the values that are not `other`."""
+    column = np.full(n, other, np.int64)
     column[list(few)] = list(few.values())
     return column
 

@@ -8,17 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine import blocks_needed
-from sim.run import CANCELLED, FINISHED, REFUSED, Ints, Run
+from sim.kv.reserve import blocks_needed, piece
+from sim.run import CANCELLED, FINISHED, HANDED_OFF, REFUSED, Ints, Run
 from sim.slots import BUDGET, FILLING, Instants, blocked, instants
 from sim.visits import heads
+
+# outcome → the last state, and what ended the wait or the run before it; and the same said of another request.
+_ENDS = {
+    FINISHED: ("finished", "its last token"), CANCELLED: ("cancelled", "its client gave up"),
+    HANDED_OFF: ("handed off", "it was handed off"),
+}
+_LEAVES = {FINISHED: "finished", CANCELLED: "gave up", HANDED_OFF: "was handed off"}
 
 
 @dataclass(frozen=True)
 class Stage:
     """A stretch of a request's life, start_us ≤ end_us (µs). What happens in an instant starts and ends there.
 
-    state  waiting, running, preempted (an instant), and at the end finished, cancelled, refused or unfinished (instants)
+    state  waiting, running, preempted (an instant), and at the end finished, cancelled, handed off,
+           refused or unfinished (instants)
     cause  of a wait: what kept the request out; of a preemption: who needed the block; of a refusal: the reason; else empty
     until  the event that ended a wait or a run; else empty
     """
@@ -34,14 +42,14 @@ def refusal(run: Run, request: int) -> str:
     """Why the request can never be served: what it needs and what there is. ValueError if it was not refused."""
     if run.outcome[request] != REFUSED:
         raise ValueError(f"request {request} was not refused")
-    policy, prompt = run.policy, run.trace.prompt[request:request + 1]
-    if policy.longest is not None and prompt[0] >= policy.longest:
-        return f"its prompt has {prompt[0]} tokens, a prompt and its reply may have {policy.longest}"
-    output = run.trace.output[request:request + 1]
-    if policy.longest is not None:
-        output = np.clip(policy.longest - prompt, 1, output)
+    policy, prompt = run.policy, run.trace.prompt[request]
+    if policy.longest is not None and prompt >= policy.longest:
+        return f"its prompt has {prompt} tokens, a prompt and its reply may have {policy.longest}"
     assert policy.memory is not None  # nothing else is refused
-    return f"needs {blocks_needed(prompt, output, policy)[0]} blocks, the pool has {policy.memory.blocks}"
+    needs, blocks = blocks_needed(run.trace, policy)[request], policy.memory.blocks
+    if policy.memory.contiguous:
+        return f"needs a piece of {piece(int(needs))} blocks, the largest of the pool has {1 << (blocks.bit_length() - 1)}"
+    return f"needs {needs} blocks, the pool has {blocks}"
 
 
 def life(run: Run, request: int) -> list[Stage]:
@@ -55,28 +63,23 @@ def life(run: Run, request: int) -> list[Stage]:
     over = max(arrival, float(at.grid[-1]))
     v, stages = at.visits, list[Stage]()
     rows = np.flatnonzero(v.request == request)
+    needed_by = [event.by for event in run.events if event.request == request and event.kind == "preempted"]
     for row in rows.tolist():
         stages += _waits(run, at, row, over)
         if math.isnan(v.entered[row]):
             break
         start, end = float(v.entered[row]), float(v.done[row])
         if row != rows[-1]:
-            by = _preempted_by(run, request, row - int(rows[0]))
+            by = needed_by[row - int(rows[0])]
             why = f"request {by} needed a block" if by != request else "it needed a block and was the last in line itself"
             stages += [Stage("running", start, end, until="preempted"), Stage("preempted", end, end, why)]
         elif math.isnan(end):
             stages.append(Stage("running", start, max(start, over), until="the run stopped"))
         else:
-            last = "its last token" if run.outcome[request] == FINISHED else "its client gave up"
-            stages.append(Stage("running", start, end, until=last))
-    end = stages[-1].end_us
-    state = {FINISHED: "finished", CANCELLED: "cancelled"}.get(int(run.outcome[request]), "unfinished")
+            stages.append(Stage("running", start, end, until=_ENDS[int(run.outcome[request])][1]))
+    end = stages[-1].end_us if stages else arrival  # it may have left the moment it came
+    state = _ENDS.get(int(run.outcome[request]), ("unfinished", ""))[0]
     return [*stages, Stage(state, end, end)]
-
-
-def _preempted_by(run: Run, request: int, nth: int) -> int:
-    """Who needed the block when the request was preempted for the nth time, counted from 0."""
-    return [event.by for event in run.events if event.kind == "preempted" and event.request == request][nth]
 
 
 def _waits(run: Run, at: Instants, row: int, over: float) -> list[Stage]:
@@ -135,6 +138,8 @@ def _left_behind(run: Run, at: Instants, row: int, ks: Ints) -> NDArray[np.str_]
     """Static: who had come when the batch left and finds free slots had no memory, others came too late."""
     v = at.visits
     began = np.sort(v.entered[~np.isnan(v.entered)])
+    if not len(began):  # no batch ever left
+        return np.full(len(ks), "not enough blocks")
     launch = began[np.maximum(np.searchsorted(began, at.grid[ks], side="right") - 1, 0)]
     return np.where((v.queued[row] <= launch) & (run.policy.memory is not None), "not enough blocks", "batch left")
 
@@ -151,7 +156,7 @@ def _until(run: Run, at: Instants, row: int, stage: Stage, out: float) -> str:
     """The event at the end of a wait, of the kind that its cause waits for."""
     v, t, cause, static = at.visits, stage.end_us, stage.cause, run.policy.batching == "static"
     if t == v.gone[row]:
-        return "its client gave up"
+        return _ENDS[int(run.outcome[v.request[row]])][1]
     if math.isnan(out) and t >= at.grid[-1]:
         return "the run stopped"
     left = np.flatnonzero((v.left == t) & (v.request != v.request[row]))
@@ -169,7 +174,7 @@ def _until(run: Run, at: Instants, row: int, stage: Stage, out: float) -> str:
         if (v.entered[v.request == ahead] == t).any():
             return f"request {ahead} entered"
         if (v.gone[v.request == ahead] == t).any():
-            return f"request {ahead} gave up"
+            return f"request {ahead} {_LEAVES[int(run.outcome[ahead])]}"
     ready = np.flatnonzero(v.ready == t)
     if cause == "budget spent" and len(ready):
         return f"the prompt of request {v.request[ready[0]]} was done"
@@ -181,4 +186,4 @@ def _how_it_left(run: Run, at: Instants, row: int) -> str:
     who = int(v.request[row])
     if row + 1 < len(v.request) and v.request[row + 1] == who:
         return f"request {who} was preempted"
-    return f"request {who} {'finished' if run.outcome[who] == FINISHED else 'gave up'}"
+    return f"request {who} {_LEAVES[int(run.outcome[who])]}"

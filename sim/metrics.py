@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sim.run import CANCELLED, FINISHED, Floats, Ints, Run
+from sim.run import FINISHED, LEFT, Floats, Ints, Run
 from sim.slots import (
     BOUNDARY,
     BUDGET,
@@ -193,7 +193,7 @@ def _decodes(run: Run) -> _Decodes:
     v = visits(run, clock)
     rows, speaks = steps.decode > 0, ~np.isnan(v.ready)
     until = np.where(np.isnan(v.done), np.inf, v.done)
-    gave_up = np.where(last_rows(v) & (run.outcome[v.request] == CANCELLED), v.done, np.nan)
+    gave_up = np.where(last_rows(v) & np.isin(run.outcome[v.request], LEFT), v.done, np.nan)
     turn = np.empty(len(v.request), np.int64)
     turn[np.lexsort((v.rank, v.entered))] = np.arange(len(turn))
     return _Decodes(clock.start[rows], clock.end[rows], steps.first_us[rows], steps.growth_us[rows], steps.count[rows],

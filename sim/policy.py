@@ -11,14 +11,19 @@ import numpy as np
 Batching = Literal["continuous", "static"]
 Prompts = Literal["chunked", "whole", "alone"]
 Order = Literal["fcfs", "priority", "shortest", "shortest_predicted", "least_attained"]
-Reserve = Literal["nothing", "maximum", "output"]
+Reserve = Literal["nothing", "maximum", "power", "output"]
 
 
 MOST_BLOCK = 1 << 20  # tokens in a block: more than any model's context
+_MOST = 1 << 40  # blocks, slots, tokens: their sums stay exact
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and abs(int(value)) <= _MOST
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,10 @@ class Memory:
     block_size     tokens in a block, ≥ 1
     prefix_cache   free blocks remember what they held, and a prompt that starts alike takes them over
     reserve        "nothing": blocks are taken as tokens come (paged); "maximum": at admission for `longest` tokens
-                   (Orca, FasterTransformer); "output": at admission for prompt and true output
+                   (Orca, FasterTransformer); "output": at admission for prompt and output; "power": for prompt and
+                   output, that rounded up to a power of two
+    contiguous     a reservation is one piece of 2^k blocks from a buddy allocator, as the PagedAttention paper has its
+                   baselines (SOSP 2023, section 6.1); else any free blocks will do
     full_prompt    admit only if the whole prompt has blocks, not just its first chunk (vLLM: scheduler_reserve_full_isl)
     watermark      blocks that an admission must leave free while others run; below 1: that share of the pool and one block
     swap_us        None: who is preempted computes its KV anew; else µs per block to move it to the host, and the same back
@@ -40,6 +48,7 @@ class Memory:
     block_size: int = 16
     prefix_cache: bool = False
     reserve: Reserve = "nothing"
+    contiguous: bool = False
     full_prompt: bool = True
     watermark: float = 0.0
     swap_us: float | None = None
@@ -51,11 +60,16 @@ class Memory:
             raise ValueError(f"memory: blocks must be at least 2, and whole, not {self.blocks}")
         if not _whole(self.block_size) or not 1 <= self.block_size <= MOST_BLOCK:
             raise ValueError(f"memory: block_size must be whole, from 1 to {MOST_BLOCK} tokens, not {self.block_size}")
-        if self.reserve not in ("nothing", "maximum", "output"):
-            raise ValueError(f"memory: reserve must be 'nothing', 'maximum' or 'output', not {self.reserve!r}")
-        if not 0 <= self.watermark <= 1:
+        if self.reserve not in ("nothing", "maximum", "power", "output"):
+            raise ValueError(f"memory: reserve must be 'nothing', 'maximum', 'power' or 'output', not {self.reserve!r}")
+        if self.contiguous and self.reserve == "nothing":
+            raise ValueError("memory: contiguous pieces are reserved, so reserve must not be 'nothing'")
+        for flag in ("prefix_cache", "contiguous", "full_prompt", "refuse"):
+            if not isinstance(getattr(self, flag), bool | np.bool_):
+                raise ValueError(f"memory: {flag} must be True or False, not {getattr(self, flag)!r}")
+        if not _number(self.watermark) or not 0 <= self.watermark <= 1:
             raise ValueError(f"memory: watermark must be a share from 0 to 1, not {self.watermark}")
-        if self.swap_us is not None and not 0 <= self.swap_us < math.inf:
+        if self.swap_us is not None and not (_number(self.swap_us) and 0 <= self.swap_us < math.inf):
             raise ValueError(f"memory: swap_us must be 0 µs per block or more, not {self.swap_us}; None means recompute")
         if self.prefix_cache and self.reserve != "nothing":
             raise ValueError("memory: a prefix cache needs paged memory, so reserve must be 'nothing'")
@@ -88,7 +102,9 @@ class Policy:
                   priority of the trace; "shortest": the least output left; "shortest_predicted": the same by a noisy
                   guess; "least_attained": the fewest output tokens so far. In every order but fcfs the last in it is
                   preempted first
-    noise         of the guess: standard deviation of the logarithm of guess over truth; seeded by `seed`
+    noise         of the guess of the output, for the order and for what is reserved: standard deviation of the logarithm
+                  of guess over truth; seeded by `seed`. What is reserved cannot grow: there a guess below the truth counts
+                  as one as far above it
     memory        the KV pool; None: without limit
     longest       most tokens of a prompt and its output (vLLM: max_model_len): the output is cut there; None: no limit
     chunk_cap     most prompt tokens of one request in a step while others are there (vLLM:
@@ -129,7 +145,7 @@ class Policy:
         for field in ("slots", "budget", "seed", "longest", "chunk_cap", "batched", "prefill_every"):
             value = getattr(self, field)
             if not _whole(value) and not (value is None and field in ("budget", "longest", "batched")):
-                raise self._error(field, "must be a whole number")
+                raise self._error(field, "must be a whole number, at most 2^40")
         if self.seed < 0:
             raise self._error("seed", "must be 0 or more")
         if self.batched is not None and self.batched < 1:
@@ -138,9 +154,9 @@ class Policy:
             raise self._error("slots", "must be at least 1")
         if self.budget is not None and self.budget < 1:
             raise self._error("budget", "must be at least 1 token; None means no limit")
-        if not self.fill_timeout >= 0:
+        if not _number(self.fill_timeout) or not self.fill_timeout >= 0:
             raise self._error("fill_timeout", "must be 0 s or more")
-        if not 0 <= self.noise < math.inf:
+        if not _number(self.noise) or not 0 <= self.noise < math.inf:
             raise self._error("noise", "must be 0 or more")
         if self.longest is not None and self.longest < 2:
             raise self._error("longest", "must be at least 2 tokens; None means no limit")
@@ -155,6 +171,10 @@ class Policy:
         memory = self.memory
         if memory is None:
             return
+        if not isinstance(memory, Memory):
+            raise self._error("memory", "must be a Memory; None means no limit")
+        if self.batching == "static" and memory.contiguous:
+            raise self._error("memory", "of a static batch cannot be contiguous: it is given back as a whole")
         if self.batching == "static" and memory.reserve == "nothing":
             raise self._error("memory", "of a static batch must be reserved, as nobody can be preempted")
         if memory.reserve == "maximum" and self.longest is None:
@@ -191,15 +211,29 @@ def vllm_v0(slots: int, budget: int, blocks: int, block_size: int = 16, swap_us:
     """vLLM before its v1 engine, as Sarathi-Serve (OSDI 2024, section 5) and PagedAttention (SOSP 2023, section 4.5) run it.
 
     Prompts go first, whole, in steps of their own; who needs a block makes the newest give way, to recompute or to swap;
-    1 % of the blocks stay free at an admission (Vidur's and vLLM's default watermark).
+    1 % of the blocks stay free at an admission while others run (Vidur's and vLLM's default watermark). Who was swapped out
+    comes before every prompt, and decodes on beside the others.
     """
     memory = Memory(blocks, block_size, watermark=0.01, swap_us=swap_us)
     return Policy(name, "continuous", slots, budget, "alone", memory=memory)
 
 
 def orca(slots: int, blocks: int, longest: int, block_size: int = 16, name: str = "Orca") -> Policy:
-    """Orca (OSDI 2022, Algorithm 1): whole prompts beside the decodes, memory reserved for the longest request."""
+    """Orca (OSDI 2022, Algorithm 1): whole prompts beside the decodes, memory reserved at admission.
+
+    Algorithm 1 reserves a request's own max_tokens; here, as in the PagedAttention paper's Orca (Max), that is `longest`.
+    """
     return Policy(name, "continuous", slots, None, "whole", memory=Memory(blocks, block_size, reserve="maximum"), longest=longest)
+
+
+def orca_in_one_piece(slots: int, tokens: int, longest: int, reserve: Reserve, noise: float = 0.0, seed: int = 0) -> Policy:
+    """Orca as the PagedAttention paper runs it (SOSP 2023, section 6.1): one piece of a buddy allocator a request.
+
+    "maximum" is its Orca (Max), "power" its Orca (Pow2), "output" its Orca (Oracle). `tokens`: token slots of the pool.
+    """
+    name = {"maximum": "Orca (Max)", "power": "Orca (Pow2)", "output": "Orca (Oracle)"}[reserve]
+    memory = Memory(tokens, 1, reserve=reserve, contiguous=True)
+    return Policy(name, "continuous", slots, None, "whole", memory=memory, longest=longest, noise=noise, seed=seed)
 
 
 def sarathi_serve(slots: int, budget: int, blocks: int, block_size: int = 16, name: str = "Sarathi-Serve") -> Policy:

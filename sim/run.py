@@ -17,6 +17,7 @@ Ints = NDArray[np.int64]
 
 # Outcomes of a request.
 FINISHED, CANCELLED, REFUSED, UNFINISHED, HANDED_OFF = range(5)
+LEFT = (CANCELLED, HANDED_OFF)  # before the end: given up by its client, or gone to another server
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,14 @@ class Steps:
 class Event(NamedTuple):
     """Something that happened to a request when a step was decided or ended, at the clock at_us, µs.
 
+    That the head of the queue is blocked is told when it is first seen, and again when it needs another number of blocks at
+    the start of a row: within a row, what it needs falls with what the cache forgets, and so does what is free.
+
     kind       what                                tokens                        blocks
     admitted   resumed, or found a cached prefix   cached or kept tokens         –
-    blocked    the head cannot enter               blocks it asks for            blocks free
+    blocked    the head cannot enter               blocks that must be free:     blocks free
+                                                   its own, the watermark, and
+                                                   cached ones that nobody holds
     preempted  its blocks were taken away          computed tokens given up      blocks it held; `by`: who needed them
     caught up  after a preemption, its next token  tokens computed               –
     cancelled  it left while it ran (its client    computed tokens               blocks it held
@@ -85,6 +91,7 @@ class Run:
     preemptions     how often the request lost its blocks
     recomputed      tokens that were computed and thrown away by preemptions
     events          what happened to whom, in order of time
+    address         first block of the piece that the request was given, −1: never; None: memory is not contiguous
     grants          if asked for: for each row of steps, who gets how many tokens in each of its steps, in that order
     stopped         why the run ended with requests left; empty: it did not
     """
@@ -101,6 +108,7 @@ class Run:
     cached: Ints
     preemptions: Ints
     recomputed: Ints
+    address: Ints | None = None
     events: tuple[Event, ...] = ()
     grants: tuple[list[tuple[int, int]], ...] | None = None
     stopped: str = ""

@@ -95,6 +95,12 @@ class Affine:
     context_us: float = 0.0
     attention_us: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for a time that is negative or not finite."""
+        for field, value in vars(self).items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"Affine: {field} must be 0 µs or more, not {value}")
+
     @property
     def request_us(self) -> float:
         """µs per request in the step."""

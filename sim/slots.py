@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine import blocks_needed
 from sim.run import FINISHED, Floats, Ints, Run
 from sim.visits import Clock, Visits, heads, last_rows, noticed_us, visits
 
@@ -159,12 +158,7 @@ def _kept_out(run: Run, v: Visits, noticed: Floats, grid: Floats, row: Ints) -> 
         enough = left >= np.where(head >= 0, v.known[head] - v.kept[head], 1)
     if policy.prefill_every > 1:  # else it may be held back, unless blocks were seen to be short
         head = heads(v, noticed, grid[:-1])
-        if memory.reserve == "nothing":
-            short = head == blocked(run, v, grid[:-1])[0]
-        else:
-            needs = blocks_needed(run.trace.prompt, run.trace.output, policy)[v.request[head]]
-            short = np.where(row >= 0, steps.free[row], memory.blocks) < needs
-        enough &= short
+        enough &= head == blocked(run, v, grid[:-1])[0]
     return np.where(enough, MEMORY, BUDGET)
 
 

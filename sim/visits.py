@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.orders import ORDERS, PER_TOKEN
-from sim.run import CANCELLED, REFUSED, Floats, Ints, Run
+from sim.run import LEFT, REFUSED, Floats, Ints, Run
 
 # Clocks with fractions of a µs may name one instant in two ways; what is nearer than 1e-9 s is one instant.
 _SAME_US = 1e-3
@@ -104,7 +104,7 @@ def visits(run: Run, clock: Clock) -> Visits:
     queued, entered, ready, done, left, first = clock.snap(queued, entered, ready, done, left, run.first_token_us[request])
     here = np.isnan(ready) & ((run.preemptions[request] == 0) | ((entered < first) & ~(first > done)))
     ready = np.where(here, first, ready)
-    cancelled = run.outcome[request] == CANCELLED
+    cancelled = np.isin(run.outcome[request], LEFT)
     ready[ended & cancelled & (ready == done)] = np.nan  # the token of the step in which the client gave up is lost
     gone = np.where(last & np.isnan(entered) & cancelled, done, np.nan)
     for column in (ready, done, left):
@@ -146,7 +146,7 @@ def _queue_order(run: Run, request: Ints, queued: Floats, known: Ints, firsts: i
     if run.policy.order == "fcfs":  # the preempted go in front, the newest of them foremost
         return np.concatenate([np.arange(firsts, len(request))[::-1], np.arange(firsts)])
     reply = known - run.trace.prompt[request]
-    key = ORDERS[run.policy.order](run.trace, run.policy)[request] + PER_TOKEN.get(run.policy.order, 0.0) * reply
+    key = ORDERS[run.policy.order](run.trace, run.policy, None)[request] + PER_TOKEN.get(run.policy.order, 0.0) * reply
     return np.lexsort((request, run.trace.arrival_us[request], key))
 
 

@@ -175,7 +175,7 @@ def policies(text: str, shared: Settings) -> list[Plan]:
     """
     names = [spec.strip() for spec in text.split(",")]
     for name in names:
-        if names.count(name) > 1:
+        if name and names.count(name) > 1:
             raise UsageError(f"--policy names {name!r} more than once")
     return [_plan(name, shared) for name in names]
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 
 from sim.engine import Engine, simulate
 from sim.lifecycle import Stage, life, refusal
-from sim.metrics import queue_wait
+from sim.metrics import ledger, queue_wait
 from sim.policy import Memory, Policy, continuous, faster_transformer, static, vllm
 from sim.run import CANCELLED, FINISHED, REFUSED, UNFINISHED, Run
 from sim.service import Affine, StepTime
+from sim.slots import state_at
 from sim.trace import Trace
 from tests.sim import cases, test_memory
 
@@ -108,6 +109,31 @@ def test_a_run_stopped_half_way_is_told_up_to_its_last_step() -> None:
     run = engine.run(trace)
     assert life(run, 0) == [Stage("running", 0, 3_000, until="the run stopped"), Stage("unfinished", 3_000, 3_000)]
     assert waits(run, 1) == [(0, 3_000, "slots full", "the run stopped")]
+
+
+def test_who_is_handed_off_leaves_the_queue() -> None:
+    # Request 1's 24 tokens need 6 blocks of 7, and request 0 holds 2; it leaves for another server at the end of 3.5 ms' step.
+    trace = Trace([0, 0, 0.02], [8, 24, 4], [12, 4, 2])
+    engine = Engine(STEP, vllm(4, 100, Memory(7, 4)))
+    engine.submit(trace)
+    engine.hand_off(1, 3_500)
+    engine.advance(math.inf)
+    run = engine.run(trace)
+    assert waits(run, 1) == [(0, 4_000, "not enough blocks: needs 6, 5 free", "it was handed off")]
+    assert life(run, 1)[-1] == Stage("handed off", 4_000, 4_000)
+    assert ledger(run).seconds["memory"] == pytest.approx(0.004)
+    assert not len(state_at(run, 8_000).queued)
+
+
+def test_who_gives_up_on_arrival_has_no_other_stage() -> None:
+    run = simulate(Trace([0, 0.01], [4, 4], [2, 2], cancel=[math.inf, 0.01]), STEP, continuous(1))
+    assert life(run, 1) == [Stage("cancelled", 10_000, 10_000)]
+
+
+def test_a_static_batch_that_can_never_have_its_memory_waits() -> None:
+    memory = Memory(2, 2, reserve="output", refuse=False)
+    run = simulate(Trace([0, 1e-3], [5, 5], [3, 3]), STEP, Policy("p", "static", slots=4, fill_timeout=0, memory=memory))
+    assert life(run, 0)[-1].state == "unfinished"
 
 
 @settings(max_examples=200)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine import Engine, simulate
-from sim.policy import Memory, Policy, faster_transformer, orca, sarathi_serve, vllm, vllm_v0
+from sim.policy import Memory, Policy, continuous, faster_transformer, orca, sarathi_serve, static, vllm, vllm_v0
 from sim.run import CANCELLED, FINISHED, HANDED_OFF, REFUSED, UNFINISHED, Run
 from sim.service import Affine, service
 from sim.trace import Content, Trace
@@ -294,6 +294,16 @@ def test_a_guess_without_noise_is_the_known_length() -> None:
         (lambda: Policy("p", prompts="alone", chunk_cap=5), "chunk_cap must be 0 where"),
         (lambda: Memory(8, watermark=1.5), "watermark must be a share from 0 to 1"),
         (lambda: Memory(8, swap_us=-1), "swap_us must be 0"),
+        (lambda: Memory(8, swap_us="1"), "swap_us must be 0"),  # type: ignore[arg-type]
+        (lambda: Memory(8, prefix_cache="no"), "prefix_cache must be True or False"),  # type: ignore[arg-type]
+        (lambda: Memory(8, contiguous=True), "contiguous pieces are reserved"),
+        (lambda: Memory(2**64), "blocks must be"),
+        (lambda: Policy("p", fill_timeout="x"), "fill_timeout must be 0 s or more"),  # type: ignore[arg-type]
+        (lambda: Policy("p", noise=None), "noise must be 0 or more"),  # type: ignore[arg-type]
+        (lambda: Policy("p", memory="x"), "memory must be a Memory"),  # type: ignore[arg-type]
+        (lambda: Policy("p", slots=2**70), "slots must be a whole number, at most"),
+        (lambda: Affine(-5), "base must be 0 µs or more"),
+        (lambda: Affine(1, math.nan), "per_token_us must be 0 µs or more"),
         (lambda: Memory(8, prefix_cache=True, reserve="output"), "reserve must be 'nothing'"),
         (lambda: Policy("p", budget=0), "budget must be at least 1"),
         (lambda: Policy("p", order="lifo"), "order must be one of fcfs"),  # type: ignore[arg-type]
@@ -379,3 +389,80 @@ def test_content_that_comes_in_pieces_is_found_if_it_was_expected() -> None:
         engine.submit(trace.take([i]))
     engine.advance(math.inf)
     assert engine.run(trace).cached.tolist() == [0, 4]
+
+
+# --- found by a referee and a breaker ------------------------------------------------------------------------------------
+
+
+def test_who_comes_back_from_the_host_decodes_beside_the_others() -> None:
+    # Pool of 5 blocks of 4. At 2 ms requests 0 and 2 need a third block each: request 2 moves its 2 blocks out (168 µs).
+    # Request 1 ends at 3.084 ms, and its place takes request 2 back (84 µs a block): request 0 decodes on in that very step,
+    # so that its 12 tokens take 12 steps.
+    run = simulate(Trace([0] * 3, [4] * 3, [12, 3, 5]), STEP, vllm_v0(8, 100, 5, 4, 84.0))
+    assert run.finished_us.tolist() == [12_168, 3_084, 7_168]
+
+
+def test_prompts_are_held_back_again_once_the_last_who_waited_has_given_up() -> None:
+    # Every sixth step may carry prompts (rule 20); request 2 lacked a slot, which lifts the hold, until it gives up at 2 ms.
+    trace = Trace([0, 0, 0, 0.0032], [4] * 4, [40, 3, 3, 2], cancel=[math.inf, math.inf, 0.0015, math.inf])
+    policy = Policy("every sixth", slots=2, budget=100, memory=Memory(100, 4), prefill_every=6)
+    assert simulate(trace, STEP, policy).admitted_us[3] == 6_000
+    assert [r.admitted for r in serve(trace, STEP, policy).requests][3] == 6_000
+
+
+def test_a_cancellation_said_too_late_is_heeded_at_the_next_decision() -> None:
+    trace = Trace([0, 0], [5, 5], [20, 40])
+    for policy in (continuous(4), vllm(4, 64, Memory(50, 4))):
+        engine = Engine(STEP, policy)
+        engine.submit(trace)
+        engine.advance(1_500)
+        engine.cancel(0, 0)
+        engine.advance(math.inf)
+        assert engine.run(trace).finished_us.tolist() == [1_000, 40_000]
+    with pytest.raises(ValueError, match="must be a number of µs, not nan"):
+        engine.cancel(0, math.nan)
+
+
+def test_an_earlier_cancellation_is_not_taken_for_a_later_hand_off() -> None:
+    trace = Trace([0, 0], [5, 5], [9, 9], cancel=[0.002, math.inf])
+    engine = Engine(STEP, continuous(2))
+    engine.submit(trace)
+    engine.hand_off(0, 5_000)
+    engine.hand_off(1, 5_000)
+    engine.advance(math.inf)
+    assert engine.run(trace).outcome.tolist() == [CANCELLED, HANDED_OFF]
+
+
+def test_a_static_batch_that_fills_loses_who_gives_up_at_once() -> None:
+    trace = Trace([0, 0.2, 5], [5] * 3, [5] * 3, cancel=[0.1, math.inf, math.inf])
+    run = simulate(trace, STEP, static(3, 1.0))
+    assert run.finished_us.tolist() == [100_000, 1_205_000, 5_005_000]  # request 1's own timeout: 0.2 s + 1 s
+
+
+def test_a_guess_does_not_depend_on_how_the_trace_is_submitted() -> None:
+    trace = Trace(np.zeros(6), np.full(6, 5), np.arange(50, 56))
+    whole = simulate(trace, STEP, Policy("one", slots=1, order="shortest_predicted", noise=1.0))
+    engine = Engine(STEP, whole.policy)
+    for part in (trace.take(range(3)), trace.take(range(3, 6))):
+        engine.submit(part)
+    engine.advance(math.inf)
+    assert engine.run(trace).admitted_us.tolist() == whole.admitted_us.tolist()
+
+
+def test_the_shortest_is_what_will_be_written() -> None:
+    trace = Trace([0, 0, 0], [90, 10, 5], [1_000, 50, 80])
+    run = simulate(trace, STEP, Policy("one", slots=1, order="shortest", longest=100))  # 10, 50 and 80 tokens
+    assert np.argsort(run.admitted_us).tolist() == [0, 1, 2]
+
+
+def test_why_a_run_stopped_is_forgotten_when_it_goes_on() -> None:
+    trace = Trace([0], [5], [3])
+    engine = Engine(STEP, Policy("never fits", memory=Memory(2, 2, refuse=False)))
+    engine.submit(trace)
+    engine.advance(1_000)
+    assert engine.run(trace).stopped
+    engine.cancel(0, 5_000)
+    engine.advance(math.inf)
+    assert (engine.run(trace).stopped, engine.run(trace).outcome[0]) == ("", CANCELLED)
+    with pytest.raises(ValueError, match="the trace has 2 requests, 1 were submitted"):
+        engine.run(Trace([0, 0], [1, 1], [1, 1]))
