@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sim.engine import Engine
-from sim.policy import Memory, Policy
+from sim.readers.recording import policy_of, trace_of
 from sim.run import CANCELLED, FINISHED, Run
 from sim.service import Affine
-from sim.trace import Content, Trace
 
 ENDS = {FINISHED: "length", CANCELLED: "abort"}
 
@@ -58,47 +57,12 @@ def replay(path: Path, longest_stretch: int = 1 << 60) -> Replay:
     return Replay(name, int(run.steps.count.sum()), len(run.steps.count), difference)
 
 
-def policy_of(config: dict[str, Any]) -> Policy:
-    """Our policy for a vLLM configuration."""
-    batched = config["max_num_batched_tokens"]
-    memory = Memory(
-        config["num_gpu_blocks"] - 1, config["block_size"], config["enable_prefix_caching"],
-        full_prompt=config["scheduler_reserve_full_isl"], watermark=config["watermark"], refuse=False,
-    )
-    return Policy(
-        "vLLM", "continuous", min(config["max_num_seqs"], config["max_num_active_seqs"] or config["max_num_seqs"]),
-        min(batched, config["max_num_scheduled_tokens"] or batched), "chunked" if config["enable_chunked_prefill"] else "whole",
-        order=config["policy"], memory=memory, longest=config["max_model_len"],
-        chunk_cap=config["long_prefill_token_threshold"], fair_cap=config["long_prefill_token_threshold_adaptive"],
-        batched=batched, prefill_every=config["prefill_schedule_interval"],
-    )
-
-
-def trace_of(requests: list[dict[str, Any]], numbers: list[int]) -> Trace:
-    """The recorded requests; `numbers` are their places in the file, from which unnamed content gets its streams."""
-    content = None
-    if any("prompt_segments" in request for request in requests):
-        runs = [
-            [tuple(segment) for segment in request.get("prompt_segments") or [(1_000_000 + i, 0, request["prompt_len"])]]
-            for i, request in zip(numbers, requests, strict=True)
-        ]
-        content = Content.of(runs, [2_000_000 + i for i in numbers])
-    return Trace(
-        [request["arrival_us"] / 1e6 for request in requests],
-        [request["prompt_len"] for request in requests],
-        [request["output_len"] for request in requests],
-        priority=[request.get("priority", 0) for request in requests],
-        cancel=[request.get("abort_us", math.inf) / 1e6 for request in requests],
-        content=content,
-    )
-
-
 def _steps_differ(run: Run, names: list[str], output: dict[str, Any]) -> str:
     """Compare step by step: times, grants in order, free blocks, hits and victims; without steps, their digest."""
     assert run.grants is not None and run.policy.memory is not None
     theirs = [step for step in output.get("steps", []) if step["k"] is not None]
     size, digest, k = run.policy.memory.block_size, hashlib.sha256(), 0
-    computed = [0] * len(names)
+    computed, entering = run.cached.tolist(), _entering(run)
     events = list(run.events)
     for row, grants in enumerate(run.grants):
         start, count, first = run.steps.start_us[row], int(run.steps.count[row]), run.steps.first_us[row]
@@ -113,6 +77,8 @@ def _steps_differ(run: Run, names: list[str], output: dict[str, Any]) -> str:
                 computed[event.request] = event.tokens
                 if event.tokens:
                     hits[names[event.request]] = event.tokens
+        if grants:
+            hits |= {names[i]: computed[i] for i in entering.pop(float(start), []) if computed[i]}
         blocks = [
             sum(-(-(computed[i] + m * tokens) // size) for i, tokens in grants) for m in range(1, count + 1)
         ]
@@ -144,6 +110,14 @@ def _steps_differ(run: Run, names: list[str], output: dict[str, Any]) -> str:
     return ""
 
 
+def _entering(run: Run) -> dict[float, list[int]]:
+    """Who was first admitted at each time, µs."""
+    found: dict[float, list[int]] = {}
+    for i, at in enumerate(run.admitted_us.tolist()):
+        found.setdefault(at, []).append(i)
+    return found
+
+
 def _requests_differ(run: Run, names: list[str], output: dict[str, Any]) -> str:
     theirs = {request["id"]: request for request in output["requests"]}
     for i, name in enumerate(names):
@@ -163,7 +137,7 @@ def _requests_differ(run: Run, names: list[str], output: dict[str, Any]) -> str:
 def _tokens_differ(run: Run, names: list[str], output: dict[str, Any]) -> str:
     """When each token came, in files that tell it, and how many there were."""
     assert run.grants is not None
-    prompt, computed, told = run.trace.prompt.tolist(), [0] * len(names), [list[float]() for _ in names]
+    prompt, computed, told = run.trace.prompt.tolist(), run.cached.tolist(), [list[float]() for _ in names]
     events = [event for event in run.events if event.kind in ("preempted", "admitted")]
     for row, grants in enumerate(run.grants):
         start, count, first = run.steps.start_us[row], int(run.steps.count[row]), run.steps.first_us[row]
