@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from explainers.batching.figures import DECODE, IDLE, NAMES, SAME, shares, whole
 from explainers.batching.scenario import PRESETS, Result, Sweep, Values, filled
 from explainers.kit import grammar as g
 from explainers.kit.grammar import count, duration, listed, percent
-from explainers.kit.quiz import Option, Prediction, Question
+from explainers.kit.quiz import Prediction, Question, apart, question
 from sim.metrics import ROLES, Ledger, e2e, frame, lanes, queue_wait, slot_segments, token_times, ttft
 from sim.run import Run
 from sim.service import Service, attention_units, step_us
@@ -469,30 +468,12 @@ def quiz(result: Result) -> list[Question]:
     return [_slot_question(result), _mean_question(result), _gain_question(result), _throughput_question(result)]
 
 
-def _question(prompt: str, right: tuple[str, str], *wrong: tuple[str, str, str]) -> Question:
-    """At most four options, none twice, in an order that the texts alone decide.
-
-    right: (text, why); wrong: (text, the misconception, why it fails), the best ones first.
-    """
-    options = {right[0]: Option(right[0], True, right[1])}
-    for text, misconception, why in wrong:
-        if len(options) < 4:
-            said = f"You assumed that {misconception}. {why} The right answer: {_lowered(right[0])}."
-            options.setdefault(text, Option(text, False, said))
-    return Question(prompt, tuple(sorted(options.values(), key=lambda o: zlib.crc32((prompt + o.text).encode()))))
-
-
-def _lowered(text: str) -> str:
-    """The text as it stands within a sentence: its first word small."""
-    return text[:1].lower() + text[1:]
-
-
 def _slot_question(result: Result) -> Question:
     """When a static batch gives a slot back."""
     run = result.runs["static"]
     held, zero = _held(run), float(run.trace.arrival_us[0])
     if not held.any():
-        return _question(
+        return question(
             "Under static batching here, how much slot-time is held by requests that have already ended?",
             ("None", "The members of each batch end at the same step, so that nothing is held."),
             ("All the idle time", "idle slot-time is always held by ended requests",
@@ -501,7 +482,7 @@ def _slot_question(result: Result) -> Question:
              "What is held is the time from a request's end to the end of the longest of its batch."))
     r = int(np.argmax(held))
     batch = next(b for b in batches(run) if b.first <= r <= b.last)
-    return _question(
+    return question(
         f"Under static batching, when can the slot of request {r + 1} serve another request?",
         (f"At {_at(run.released_us[r], zero)}, when request {batch.longest + 1} ends",
          f"The batch of {batch.name()} gives its slots back together, when its longest request has ended."),
@@ -521,17 +502,12 @@ def _mean_question(result: Result) -> Question:
              (idle * slots, "the idle share counts the slots at work", "That is the mean number of idle slots."),
              (other, "both policies keep as many slots at work", "That is continuous batching's number."),
              (slots / 2, "half the slots work, as a rule of thumb", "It depends on the lengths and the arrivals.")]
-    return _question(
+    return question(
         f"Under static batching {percent(idle)} of slot-time is idle. How many of {count(slots, 'slot')} are at work on average?",
         (f"{right:.1f}", f"(1 − {idle:.3f}) × {slots}: the share that is not idle, times the slots."),
-        *((f"{n:.1f}", name, why) for n, name, why in _apart(right, wrong, 0.05 * slots)),
+        *((f"{n:.1f}", name, why) for n, name, why in apart(right, wrong, 0.05 * slots)),
         ("It cannot be said without the GPU's utilisation", "idle slots are an idle GPU",
          "The GPU runs a step whenever any slot works: slot-time says how many requests share it."))
-
-
-def _apart(right: float, wrong: list[tuple[float, str, str]], least: float) -> list[tuple[float, str, str]]:
-    """The wrong numbers that are far enough from the right one to be plainly wrong."""
-    return [option for option in wrong if abs(option[0] - right) >= least]
 
 
 def _gain_question(result: Result) -> Question:
@@ -544,7 +520,7 @@ def _gain_question(result: Result) -> Question:
         return _loser_question(worst, float(change[worst]))
     if change[best] <= -_HALF_MS:
         return _winner_question(best, float(change[best]), float(waits[best]))
-    return _question(
+    return question(
         "Hardly anybody gains from continuous batching here. What would let somebody gain?",
         ("Several slots and outputs of different lengths", "Then slots come free at different times, for others to take."),
         ("A faster GPU", "continuous batching is a matter of speed", "Both policies would be faster alike."),
@@ -554,7 +530,7 @@ def _gain_question(result: Result) -> Question:
 
 
 def _loser_question(request: int, later: float) -> Question:
-    return _question(
+    return question(
         f"Request {request + 1} ends {duration(later)} later under continuous batching, though it starts no later. Why?",
         ("Its steps are fuller: newcomers' prompts and decodes run beside it",
          "A step takes longer the more tokens it holds, most of all one that reads a newcomer's prompt: everyone in it gets the "
@@ -571,11 +547,11 @@ def _winner_question(request: int, change: float, waits: float) -> Question:
     others = (("It writes fewer tokens", "a policy changes the replies", "Both policies serve the same trace."),
               ("Its prompt is cut short", "joining late skips the prompt", "The whole prompt is prefilled under both."))
     if waits < change / 2:
-        return _question(
+        return question(
             prompt, (f"Its queue wait is {duration(-waits)} shorter", "It starts at the next step for which a slot is free."),
             ("Its steps are shorter", "continuous batching speeds up the GPU", "A step of the same tokens takes the same time."),
             *others)
-    return _question(
+    return question(
         prompt, ("Its steps are shorter", "Fewer prompts and contexts share its steps: its tokens follow more closely."),
         ("Its queue wait is shorter", "every gain is a shorter wait", "Its wait explains less than half of the gain."), *others)
 
@@ -590,11 +566,11 @@ def _throughput_question(result: Result) -> Question:
               "What counts is the time in which the same tokens are written."),
              (b / a, "a shorter run has less throughput", "The same tokens in less time are more per second."),
              (2.0, "continuous batching doubles throughput, always", "The gain depends on the lengths and the arrivals.")]
-    return _question(
+    return question(
         f"Both policies write the same {int(result.scenario.trace.output.sum()):,} output tokens: static in {duration(a)}, "
         f"continuous in {duration(b)}. How does continuous batching's throughput compare with static's?",
         (f"{a / b:.2f} times", f"The same tokens in {duration(b)} instead of {duration(a)}: the ratio of the makespans."),
-        *((f"{n:.2f} times", name, why) for n, name, why in _apart(a / b, wrong, 0.05 * a / b)),
+        *((f"{n:.2f} times", name, why) for n, name, why in apart(a / b, wrong, 0.05 * a / b)),
         ("It cannot be said: the policies write different tokens", "a policy changes the replies",
          "One trace, one service: both write the same tokens."))
 

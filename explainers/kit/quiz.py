@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -40,3 +42,26 @@ class Question:
             raise ValueError(f"question {self.prompt!r}: two options read the same")
         if not all(option.why for option in self.options):
             raise ValueError(f"question {self.prompt!r}: every option needs a why")
+
+
+def question(prompt: str, right: tuple[str, str], *wrong: tuple[str, str, str]) -> Question:
+    """At most four options, none twice, in an order that the texts alone decide.
+
+    right: (text, why); wrong: (text, the misconception, why it fails), the best ones first.
+    """
+    options = {right[0]: Option(right[0], True, right[1])}
+    for text, misconception, why in wrong:
+        if len(options) < 4:
+            said = f"You assumed that {misconception}. {why} The right answer: {lowered(right[0])}."
+            options.setdefault(text, Option(text, False, said))
+    return Question(prompt, tuple(sorted(options.values(), key=lambda o: zlib.crc32((prompt + o.text).encode()))))
+
+
+def apart(right: float, wrong: Sequence[tuple[float, str, str]], least: float) -> list[tuple[float, str, str]]:
+    """The wrong numbers that are far enough from the right one to be plainly wrong."""
+    return [option for option in wrong if abs(option[0] - right) >= least]
+
+
+def lowered(text: str) -> str:
+    """The text as it stands within a sentence: its first word small."""
+    return text[:1].lower() + text[1:]
