@@ -17,7 +17,8 @@ from tests.conftest import ROOT
 
 Sources = Mapping[str, str]
 
-# sim/ from the bottom up. A module imports from its own floor and those below it. A new module is written in here.
+# sim/ from the bottom up. A module imports from its own floor and those below it. A new module is written in here; one that
+# stands higher than its package has a place of its own.
 FLOORS = (
     ("trace",),
     ("workloads", "readers", "hardware", "service", "policy"),
@@ -26,7 +27,7 @@ FLOORS = (
     ("engine", "static"),
     ("visits",),
     ("slots",),
-    ("metrics", "lifecycle"),
+    ("metrics", "lifecycle", "kv.occupancy", "kv.holdings"),
     ("record",),
     ("cli",),
     ("__main__",),
@@ -34,7 +35,7 @@ FLOORS = (
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 # The half of the kit that draws in Streamlit; the other half, and all of a lesson but its page, is free of it.
-STREAMLIT_KIT = {f"explainers.kit.{name}" for name in ("components", "lesson", "session", "upload", "widgets")}
+STREAMLIT_KIT = {f"explainers.kit.{name}" for name in ("components", "lesson", "served", "session", "upload", "widgets")}
 
 # A lesson's rooms from the bottom up: figures and story stand side by side.
 ROOMS = {"scenario": 0, "figures": 1, "story": 1, "page": 2}
@@ -120,9 +121,14 @@ def sim_floors(sources: Sources) -> Iterator[str]:
     for path, line, here, name in imports(sources):
         if not (here + ".").startswith("sim.") or not (name + ".").startswith("sim."):
             continue
-        below = FLOOR.get((here + ".").split(".")[1], -1)  # sim/__init__.py stands under the lowest floor
-        if FLOOR.get((name + ".").split(".")[1], -1) > below:
+        if floor(name) > floor(here):
             yield f"{path}:{line}: {name} stands above {here}"
+
+
+def floor(name: str) -> int:
+    """The floor of a module of sim/; sim/__init__.py stands under the lowest."""
+    parts = name.split(".")
+    return FLOOR.get(".".join(parts[1:3]), FLOOR.get(parts[1] if parts[1:] else "", -1))
 
 
 def lesson_rooms(sources: Sources) -> Iterator[str]:
@@ -245,6 +251,8 @@ LESSON = {f"explainers/memory/{room}.py": "" for room in ROOMS}
         (sim_floors, {"sim/run.py": "from sim import engine", "sim/engine.py": ""}, "sim.engine stands above sim.run"),
         (sim_floors, {"sim/run.py": "from .engine import x", "sim/engine.py": ""}, "sim.engine stands above sim.run"),
         (sim_floors, {"sim/readers/azure.py": "from ..metrics import ttft"}, "sim.metrics stands above sim.readers.azure"),
+        (sim_floors, {"sim/kv/pool.py": "from sim.run import Run", "sim/run.py": ""}, "sim.run stands above sim.kv.pool"),
+        (sim_floors, {"sim/run.py": "from sim.kv import occupancy", "sim/kv/occupancy.py": ""}, "sim.kv.occupancy stands above"),
         (sim_floors, {"sim/__init__.py": "from sim.trace import Trace"}, "sim.trace stands above sim"),
         (sim_floors, {"sim/attic.py": ""}, "sim/attic.py: has no place in FLOORS"),
         (lesson_rooms, {"explainers/memory/page.py": ""}, "explainers/memory: has no scenario.py"),
@@ -283,6 +291,7 @@ def test_a_broken_house_is_noticed(rule, sources, expected):
     [
         (foreign_packages, {"sim/trace.py": "import math\nimport numpy as np\nfrom sim.policy import Policy"}),
         (sim_floors, {"sim/engine.py": "from sim.run import Run\nfrom sim import policy", "sim/policy.py": ""}),
+        (sim_floors, {"sim/kv/occupancy.py": "from sim.run import Run", "sim/run.py": ""}),
         (lesson_rooms, {**LESSON, "explainers/memory/page.py": "from explainers.memory import figures, story"}),
         (streamlit_only_at_the_top, {"app.py": "import streamlit", "explainers/memory/page.py": "import streamlit"}),
         (streamlit_only_at_the_top, {"explainers/kit/components/__init__.py": "import streamlit"}),
