@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from explainers.batching import figures, scenario, story
-from explainers.batching.scenario import Band, Result, Sweep
+from explainers.batching.scenario import Result
 from explainers.kit import lesson as kit
-from explainers.kit.knobs import Value
 from explainers.kit.link import State
+from explainers.kit.served import Served, selected
 from explainers.kit.text import plain
 from explainers.kit.upload import Upload
 from sim.readers import azure
 
 LESSON = kit.Lesson("batching", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS)
-UPLOAD = Upload(LESSON.key, azure.read, when_read={"source": scenario.OWN}, when_gone={"source": scenario.GENERATED},
-                after=lambda: st.rerun())
+UPLOAD = Upload(LESSON.key, ["csv", "txt"], azure.read, lambda trace: f"{len(trace):,} requests over {trace.arrival[-1]:,.0f} s",
+                when_read={"source": scenario.OWN}, when_gone={"source": scenario.GENERATED}, after=lambda: st.rerun())
 GROUPS = ("Requests", "Arrivals", "Server", "Own file")
 GENERATORS = ("spread", "requests", "giant", "seed", "arrivals", "rate")  # knobs that a recorded trace takes the place of
 WINDOW = frozenset({"start", "take"})  # and those that it needs
@@ -27,39 +26,13 @@ FIRST_CLAIMS = ("orca*", "step-time-a100-*-median")
 
 OVER, RANGES = LESSON.id("over"), {"slots": "Slots", "rate": "Arrival rate"}
 
-Key = tuple[tuple[str, Value], ...]
-
-
-@st.cache_resource(max_entries=128, show_spinner=False)
-def _result(key: Key) -> Result:
-    return scenario.result(dict(key))
-
-
-@st.cache_resource(max_entries=32, show_spinner=False)
-def _sweep(key: Key, over: str) -> Sweep:
-    return scenario.sweep(dict(key), over=over)
-
-
-@st.cache_resource(max_entries=32, show_spinner=False)
-def _band(key: Key) -> Band:
-    return scenario.band(dict(key))
-
-
-# What comes from a visitor's file is kept for that visitor's session only.
-@st.cache_resource(scope="session", max_entries=8, show_spinner=False)
-def _own_result(key: Key, upload: int, _trace: Any) -> Result:
-    return scenario.result(dict(key), _trace)
-
-
-@st.cache_resource(scope="session", max_entries=4, show_spinner=False)
-def _own_sweep(key: Key, over: str, upload: int, _trace: Any) -> Sweep:
-    return scenario.sweep(dict(key), _trace, over)
+SERVED = Served(LESSON, scenario, UPLOAD)
 
 
 def page() -> None:
     """Lay out the lesson; a full rerun. What a knob changes stands in the parts below, which are redrawn without the rest."""
     state = kit.open_page(LESSON)
-    if isinstance(why := _served(state), str):
+    if isinstance(why := SERVED.result(state), str):
         _without_result(state, why)
         return
     kit.keep_parts(LESSON, True)
@@ -95,10 +68,10 @@ def page() -> None:
 @st.fragment(key="batching:stage")
 def stage(strip: DeltaGenerator) -> None:
     """The main knob, the sentence of difference and both timelines, and in the container `strip` what they are over its range."""
-    state, result = _now()
+    state, result = SERVED.now()
     answer = kit.answered(state)
     headline = story.headline(result, answer)
-    picture = figures.stage(result, dark=kit.dark(), selected=_selected(state, result), cursor_ms=state.cursor, answer=answer)
+    picture = figures.stage(result, dark=kit.dark(), selected=selected(state, result), cursor_ms=state.cursor, answer=answer)
     kit.main_knobs(LESSON, state, lambda: kit.owe_rest(LESSON))
     kit.sentence(LESSON, headline)
     kit.chart(LESSON, "stage", picture, _marked, told="life")
@@ -114,11 +87,10 @@ def _range(state: State, result: Result) -> None:
     """The sweep strip and the band over seeds."""
     if kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
         return
-    key, own, over = _key(state), _own(state), st.session_state[OVER]
-    curve = _own_sweep(key, over, UPLOAD.number(), UPLOAD.trace()) if own else _sweep(key, over)
+    curve = SERVED.sweep(state, st.session_state[OVER])
     pictures = {"sweep": figures.sweep(curve, dark=kit.dark())}
     if state.values["source"] == scenario.GENERATED:  # a recorded trace has no seed
-        pictures["band"] = figures.band(_band(key), result, dark=kit.dark())
+        pictures["band"] = figures.band(SERVED.band(state), result, dark=kit.dark())
     kit.let_draw()
     kit.sentence(LESSON, story.sweep_words(curve), "over")
     for name, picture in pictures.items():  # made before any is sent, so that they come in one go
@@ -128,7 +100,7 @@ def _range(state: State, result: Result) -> None:
 @st.fragment(key="batching:prediction")
 def prediction() -> None:
     """The prediction, or the answer to it."""
-    state, result = _now()
+    state, result = SERVED.now()
     kit.prediction(LESSON, state, story.PREDICTION, lambda guess: story.feedback(result, guess), _redraw)
 
 
@@ -164,9 +136,9 @@ def details() -> None:
     """One request's life, the instant under the time cursor, and the ledger."""
     if kit.first_view(LESSON):
         return
-    state, result = _now()
-    selected = _selected(state, result)
-    kit.request(LESSON, selected, len(result.scenario.trace), _lives(result, selected), _marked)
+    state, result = SERVED.now()
+    marked = selected(state, result)
+    kit.request(LESSON, marked, len(result.scenario.trace), _lives(result, marked), _marked)
     kit.instant(LESSON, story.cursor_data(result), _marked)
     st.header("Where the slot-time went", anchor=False)
     if not kit.veiled(LESSON, state, "The ledger of slot-time"):
@@ -179,13 +151,13 @@ def requests() -> None:
     """The measures of both policies, and who gains and who loses."""
     if kit.first_view(LESSON):
         return
-    state, result = _now()
+    state, result = SERVED.now()
     st.header("Who gains, who loses", anchor=False)
     measures, gains = st.columns([0.36, 0.64], gap="medium")
     with measures:
         kit.numbers(LESSON, story.numbers(result, answer=kit.answered(state)), story.numbers_note(result))
     with gains:
-        kit.chart(LESSON, "gainers", figures.gainers(result, dark=kit.dark(), selected=_selected(state, result)), _marked)
+        kit.chart(LESSON, "gainers", figures.gainers(result, dark=kit.dark(), selected=selected(state, result)), _marked)
 
 
 @st.fragment(key="batching:questions")
@@ -193,7 +165,7 @@ def questions() -> None:
     """Check yourself."""
     if kit.first_view(LESSON):
         return
-    state, result = _now()
+    state, result = SERVED.now()
     if "quiz" not in state.hidden:
         st.header("Check yourself", anchor=False)
         if not kit.veiled(LESSON, state, "The quiz, whose questions come from this run,"):
@@ -205,11 +177,11 @@ def outside() -> None:
     """What the model holds and leaves out, and what can be taken along."""
     if kit.first_view(LESSON):
         return
-    state, result = _now()
+    state, result = SERVED.now()
     st.header("What this models, and what it leaves out", anchor=False)
     kit.what_it_models(LESSON, story.models(result), story.leaves_out())
     st.header("Take it away", anchor=False)
-    if _own(state):
+    if SERVED.own(state):
         st.caption(f"The link does not carry your file {plain(UPLOAD.file(), 60)}: whoever opens it must drop it in themselves.")
     kit.take_away(LESSON, kit.TakeAway(story.python_lines(state.values), {
         "Requests (CSV)": ("stepwise-batching.csv", "text/csv", lambda: story.requests_csv(result)),
@@ -226,7 +198,7 @@ MARKED = tuple(f"batching:{part}" for part in ("stage", "details", "requests"))
 
 def _moved() -> None:
     """A knob moved: redraw the stage, and then the rest. A full rerun where there is, or was, nothing to draw."""
-    if kit.parts_there(LESSON) and not isinstance(_served(kit.state(LESSON)), str):
+    if kit.parts_there(LESSON) and not isinstance(SERVED.result(kit.state(LESSON)), str):
         kit.stage_alone(LESSON, "batching:stage")
 
 
@@ -249,33 +221,6 @@ def _marked() -> None:
 
 
 # --- what the parts share ---------------------------------------------------------------------------------------------
-
-
-def _key(state: State) -> Key:
-    return tuple(state.values.items())
-
-
-def _own(state: State) -> bool:
-    return state.values["source"] == scenario.OWN
-
-
-def _served(state: State) -> Result | str:
-    """The result, or why there is none, for the learner: no file yet, an empty window, weights that do not fit."""
-    try:
-        return _own_result(_key(state), UPLOAD.number(), UPLOAD.trace()) if _own(state) else _result(_key(state))
-    except ValueError as error:
-        return str(error)
-
-
-def _now() -> tuple[State, Result]:
-    state = kit.state(LESSON)
-    result = _served(state)
-    assert not isinstance(result, str), result  # page() and _moved() draw the parts only where there is a result
-    return state, result
-
-
-def _selected(state: State, result: Result) -> int | None:
-    return state.selected if state.selected is not None and state.selected < len(result.scenario.trace) else None
 
 
 def _lives(result: Result, request: int | None) -> str:

@@ -1,36 +1,50 @@
-"""A visitor's own trace: read once, kept in the visitor's session only, dropped with it."""
+"""A visitor's own file: read once, kept in the visitor's session only, dropped with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Generic, Protocol, TypeVar
 
 import streamlit as st
 
 from explainers.kit import session
 from explainers.kit.knobs import Value
 from explainers.kit.text import clip, plain
-from sim.trace import Trace
+
+
+class Named(Protocol):
+    """What a file is read into: it keeps the file's name."""
+
+    @property
+    def name(self) -> str:
+        """Of the file."""
+
+
+T = TypeVar("T", bound=Named)
 
 
 @dataclass(frozen=True)
-class Upload:
+class Upload(Generic[T]):
     """Where a lesson's own trace comes from: a reader, and the knobs that follow when a file is read or removed.
 
-    read   (open binary file, name) → Trace; raises ValueError with line and column
+    kinds  endings of the files
+    read   (open binary file, name) → what is in it; raises ValueError with the place that is wrong
+    says   what was read, in a few words: "2,867 requests over 600 s"
     after  ends a callback by redrawing what a file changes
     """
 
     lesson: str
-    read: Callable[[BinaryIO, str], Trace]
+    kinds: Sequence[str]
+    read: Callable[[BinaryIO, str], T]
+    says: Callable[[T], str]
     when_read: Mapping[str, Value]
     when_gone: Mapping[str, Value]
     after: Callable[[], None]
 
-    def trace(self) -> Trace | None:
-        """The trace that was read last, if any."""
-        kept: Trace | None = st.session_state.get(self._id("trace"))
+    def trace(self) -> T | None:
+        """What was read last, if any."""
+        kept: T | None = st.session_state.get(self._id("trace"))
         return kept
 
     def file(self) -> str:
@@ -45,13 +59,13 @@ class Upload:
     def draw(self, label: str) -> None:
         """The uploader, and under it what was read, or why it was not."""
         # A new key empties the uploader: there is no other way to.
-        st.file_uploader(label, ["csv", "txt"], key=self._widget(), on_change=self._changed)
+        st.file_uploader(label, list(self.kinds), key=self._widget(), on_change=self._changed)
         error, trace = st.session_state.get(self._id("error")), self.trace()
         if error:
             kept = f" Still in use: {plain(self.file(), 60)}." if trace else ""
             st.error(f"{plain(error, 600)}\n\nNothing of it was loaded.{kept}")
         if trace:
-            st.caption(f"{plain(self.file(), 60)}: {len(trace):,} requests over {trace.arrival[-1]:,.0f} s.")
+            st.caption(f"{plain(self.file(), 60)}: {self.says(trace)}.")
             st.button("Forget the file", key=self._id("forget"), on_click=self._gone)
         st.caption("The file stays in this session of yours on the server that runs this page, is seen by nobody else, and is "
                    "forgotten when you close the page or tell it to forget.")
