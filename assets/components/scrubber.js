@@ -1,7 +1,9 @@
 // Moves the time cursor of every timeline and says who is where at that instant, without a trip to the server.
-// data: { policies: [{name, slots, arrival, admitted, first, finished, released, slot}], end, step, t } – times in ms or null
-// (never), columns by request; t is null until the cursor is placed. On release the time goes to the server as the state value `cursor`:
-// {t, drawn}; drawn is false where the figures could not be moved here (Plotly is not within reach), and the server draws.
+// data: { policies, end, step, t } – times in ms or null (never); t is null until the cursor is placed. A policy is {name, slots,
+// arrival, admitted, first, finished, released, slot}, columns by request, or, where there are no slots to show,
+// {name, spans: [[state, request[], from[], until[]], …]}: who is in which state from when until when.
+// On release the time goes to the server as the state value `cursor`: {t, drawn}; drawn is false where the figures could not be
+// moved here (Plotly is not within reach), and the server draws.
 const MOST_NAMED = 12;
 const MOST_SLOTS = 6; // that are seen without scrolling
 
@@ -60,20 +62,36 @@ function row(head, cells) {
   return made;
 }
 
+// The requests of a state at t; those who stay in it for ever are named from the latest on.
+function spanAt([, request, from, until], t) {
+  const there = request.filter((_, i) => from[i] <= t && (until[i] === null || until[i] > t));
+  return listed(there.map((r) => r + 1), until.length > 0 && until.every((end) => end === null));
+}
+
+function spanRows(policies, t) {
+  return policies[0].spans.map(([state], k) => row(state, policies.map((p) => cell("td", spanAt(p.spans[k], t)))));
+}
+
 function fill(root, policies, t) {
-  const states = policies.map((policy) => stateAt(policy, t));
   const heads = policies.map((policy) => cell("th", policy.name, "col"));
   root.querySelector("thead tr").replaceChildren(cell("td", ""), ...heads);
+  const spans = policies[0].spans;
+  root.style.setProperty("--rows", String(spans ? 1 + spans.length * 1.7 : 3 + Math.min(slotsOf(policies), MOST_SLOTS)));
+  root.querySelector("tbody").replaceChildren(...(spans ? spanRows : slotRows)(policies, t));
+}
+
+const slotsOf = (policies) => Math.max(...policies.map((policy) => policy.slots));
+
+function slotRows(policies, t) {
+  const states = policies.map((policy) => stateAt(policy, t));
   const rows = [
     row("Queued", states.map((s) => cell("td", listed(s.queued, false)))),
     row("Finished", states.map((s) => cell("td", listed(s.finished, true)))),
   ];
-  const slots = Math.max(...policies.map((policy) => policy.slots));
-  root.style.setProperty("--rows", String(3 + Math.min(slots, MOST_SLOTS)));
-  for (let k = 0; k < slots; k++) {
+  for (let k = 0; k < slotsOf(policies); k++) {
     rows.push(row(`Slot ${k + 1}`, states.map((s) => cell("td", s.slots[k] ?? ""))));
   }
-  root.querySelector("tbody").replaceChildren(...rows);
+  return rows;
 }
 
 export default function ({ data, parentElement, setStateValue }) {

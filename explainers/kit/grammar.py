@@ -76,8 +76,13 @@ ROLES: dict[str, Role] = {role.key: role for role in (
     Role("boundary", "joins next step", "free until the running step ends", "#3B3F46", "#D7DBE0", "+"),
     Role("nothing", "no request", "no request for this slot", "#80868F", "#6E7681", ""),
     Role("waiting", "waiting", "waiting in the queue", "#8A6A00", "#E8C547", "."),
-    Role("reserved", "reserved", "reserved, not yet used", "#7A5AB5", "#B79CF0", "/"),
-    Role("wasted", "wasted", "wasted", "#C24E00", "#FF8A3D", "x"),
+    Role("reserved", "reserved", "reserved for tokens to come", "#7A5AB5", "#B79CF0", "/"),
+    Role("memory", "no memory", "waits for KV memory", "#8A6A00", "#E8C547", "x"),
+    Role("tokens", "tokens", "keys and values of tokens", "#12639B", "#56B4E9", "", solid=True),
+    Role("internal", "never filled", "held, and no token will ever fill it (internal fragmentation)", "#C24E00", "#FF8A3D", "x"),
+    Role("external", "cannot be given", "too little, or not in one piece, while a request waits (external fragmentation)",
+         "#5B6472", "#A3ACBA", "\\"),
+    Role("free", "free", "free, and nobody waits for it", "#80868F", "#6E7681", ""),
     Role("hit", "cache hit", "found in the cache", "#00664E", "#5FE0B7", "", solid=True),
     Role("miss", "cache miss", "computed anew", "#A23B78", "#E58CC0", "\\"),
     Role("preempted", "preempted", "preempted", "#B3261E", "#FF6F61", "+"),
@@ -85,6 +90,9 @@ ROLES: dict[str, Role] = {role.key: role for role in (
 
 # A request keeps its shade of its role's colour in every lane and under every policy: neighbours differ, the hue does not.
 _SHADES = {False: (0.0, -0.30, 0.13), True: (0.0, 0.34, -0.17)}
+# In memory many requests lie side by side, in pieces: more tones, of the blues next to the role's own.
+_TONES = {"tokens": {False: ("#12639B", "#0A3A5E", "#2F79AE", "#35519E", "#006B75", "#1E4A7A"),
+                     True: ("#56B4E9", "#9AD3F5", "#3F8FC2", "#8FA9EE", "#4FC3CB", "#B9C8F7")}}
 
 
 @dataclass(frozen=True)
@@ -111,9 +119,16 @@ def theme(dark: bool) -> Theme:
 
 
 def colour(role: str, dark: bool, shade: int = 0) -> str:
-    """The colour of a role, `#rrggbb`; `shade` 0, 1, 2 tells neighbouring requests apart within a solid role."""
+    """The colour of a role, `#rrggbb`; `shade` 0 ≤ … < `shades(role)` tells neighbouring requests apart within a solid role."""
+    if role in _TONES:
+        return _TONES[role][dark][shade % shades(role)]
     known = ROLES[role]
     return mix(known.dark if dark else known.light, _SHADES[dark][shade % 3])
+
+
+def shades(role: str) -> int:
+    """How many shades of its colour a solid role has."""
+    return len(_TONES[role][False]) if role in _TONES else len(_SHADES[False])
 
 
 def wash(role: str, dark: bool) -> str:

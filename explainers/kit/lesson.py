@@ -284,20 +284,24 @@ def _request_picker(lesson: Lesson, selected: int | None, count: int, marked: Ca
 
 
 @st.fragment
-def instant(lesson: Lesson, policies: Mapping[str, Mapping[str, Any]], redraw: Callable[[], None]) -> None:
+def instant(lesson: Lesson, policies: Mapping[str, Mapping[str, Any]], redraw: Callable[[], None], *, always: bool = False,
+            first: float | None = None) -> None:
     """The time cursor and who is where at that instant, and the address kept in step. Moving it does not go to the server.
 
     redraw  redraws the timelines with the cursor in its new place, where that could not be done in the browser
+    always  redraw whenever it is let go: a figure shows the instant itself, not just the cursor
+    first   where it stands until it is placed, ms
     """
     widget = lesson.id("scrubber")
 
     def moved() -> None:
         at = st.session_state[widget]["cursor"]
         session.change(lesson.key, cursor=float(at["t"]))
-        if not at["drawn"]:
+        if always or not at["drawn"]:
             redraw()
 
-    components.scrubber(policies, session.current(lesson.key).cursor, widget, moved)
+    placed = session.current(lesson.key).cursor
+    components.scrubber(policies, first if placed is None else placed, widget, moved)
     keep_address(lesson)
 
 

@@ -38,14 +38,16 @@ def ask_next(turn: int | None, key: str, rest: Callable[[], None]) -> None:
 
 
 def scrubber(policies: Mapping[str, Mapping[str, Any]], t: float | None, key: str, moved: Callable[[], None]) -> None:
-    """The time cursor and, under it, who is in which slot, queued and finished then.
+    """The time cursor and, under it, where each request is then.
 
     policies  by name: {"name", "slots", and by request in ms (None: never): "arrival", "admitted", "first", "finished",
-              "released"; "slot"}
+              "released"; "slot"}; or, where there are no slots to show, {"name", "end", "spans"}: [state, requests, from,
+              until] for each state (scrubber.js)
     t         where the cursor stands, ms; None: not placed yet
     moved     callback; the component's state value `cursor` is then {"t": ms, "drawn": whether the figures moved}
     """
-    end = max((at for p in policies.values() for at in p["released"] if at is not None), default=0.0)
+    ends = (at for p in policies.values() for at in ([p["end"]] if "end" in p else p["released"]))
+    end = max((at for at in ends if at is not None), default=0.0)
     step = _nice(end / 400)
     last = math.ceil(end / step) * step
     data = {"policies": list(policies.values()), "end": round(last, 6), "step": step, "t": t}
