@@ -58,8 +58,8 @@ RATES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
 
 KNOBS: tuple[Knob, ...] = (
     Knob("other", "Second allocator", PAGED, options=(PAGED, MAX, POW2, ORACLE), main=True,
-         help="What stands beside Orca (Max), which reserves the maximum length for everyone. Pow2 reserves the output rounded up "
-              "to a power of two, Oracle knows it exactly; both take one piece of memory. Paged takes blocks as tokens come."),
+         help="What stands beside Orca (Max), which reserves the maximum length for everyone. Pow2 reserves the output rounded "
+              "up to a power of two, Oracle knows it exactly; both take one piece of memory. Paged takes blocks as tokens come."),
     Knob("memory", "KV memory", 15_700, options=POOLS, main=True, unit="tokens",
          help="How many tokens' keys and values the GPU holds. 15,700: what the PagedAttention paper has for OPT-13B on an "
               "A100 with 40 GB."),
@@ -179,14 +179,14 @@ class Preemption:
 
 @dataclass(frozen=True)
 class Band:
-    """Over the seeds 1 to SEEDS, else as on the screen: most requests at once, and mean share of token states; by policy."""
+    """Over the seeds 1 to SEEDS, else as on the screen: most requests at once and `filled_share`, by policy."""
 
     seeds: tuple[int, ...]
     fit: dict[str, Ints]
     tokens: dict[str, Floats]
 
     def median(self, key: str) -> float:
-        """Median share of token states over the seeds."""
+        """Median filled share over the seeds."""
         return float(np.median(self.tokens[key]))
 
 
@@ -343,9 +343,11 @@ def result(values: Values, uploaded: Recording | None = None) -> Result:
 def serve(scene: Scenario) -> Result:
     """The scenario's trace with each of its memories."""
     runs = {key: _frozen(_run(scene, policy)) for key, policy in scene.policies.items()}
-    return Result(scene, runs, {key: occupancy(run) for key, run in runs.items()},
-                  {key: holdings(run) for key, run in runs.items()}, {key: summary(run) for key, run in runs.items()},
-                  {key: saturated(run) for key, run in runs.items()}, scene.recorded and scene.recorded.free)
+    there = {key: occupancy(run) for key, run in runs.items()}
+    held = {key: holdings(run) for key, run in runs.items()}
+    waited = {key: saturated(run, there[key]) for key, run in runs.items()}
+    summaries = {key: summary(run) for key, run in runs.items()}
+    return Result(scene, runs, there, held, summaries, waited, scene.recorded and scene.recorded.free)
 
 
 def _run(scene: Scenario, policy: Policy) -> Run:
@@ -373,22 +375,15 @@ def mean_shares(result: Result, key: str) -> dict[str, float]:
     return result.occupancies[key].shares(*window(result, key))
 
 
-def held_at_once(run: Run) -> tuple[Floats, Ints]:
-    """(µs, requests that hold memory from then on): an entry for each change; who leaves goes before who comes."""
-    comes = [run.admitted_us[np.isfinite(run.admitted_us)]]
-    goes = [run.finished_us[np.isfinite(run.finished_us)]]
-    again = [e.at_us for e in run.events if e.kind == "admitted" and e.at_us > run.admitted_us[e.request]]
-    gone = [e.at_us for e in run.events if e.kind in ("preempted", "cancelled")]
-    at = np.concatenate([*goes, gone, *comes, again]).astype(np.float64)
-    change = np.repeat([-1, 1], [len(goes[0]) + len(gone), len(comes[0]) + len(again)])
-    order = np.argsort(at, kind="stable")  # those who leave stand first
-    return at[order], np.cumsum(change[order])
+def filled_share(shares: Mapping[str, float]) -> float:
+    """Share of the memory that is taken, or cannot be given out, which holds tokens; 0 where nothing is."""
+    taken = 1 - shares["free"]
+    return shares["tokens"] / taken if taken > 1e-9 else 0.0
 
 
 def fit_at_once(result: Result, key: str) -> int:
     """Most requests that hold memory at one moment."""
-    _, there = held_at_once(result.runs[key])
-    return int(there.max(initial=0))
+    return int(result.occupancies[key].holders.max(initial=0))
 
 
 def preemptions(result: Result, key: str = "other") -> list[Preemption]:
@@ -417,8 +412,9 @@ def band(values: Values) -> Band:
         scene = build({**values, "source": GENERATED, "seed": seed})
         for key, policy in scene.policies.items():
             run = simulate(scene.trace, scene.service, policy)
-            fit[key].append(int(held_at_once(run)[1].max(initial=0)))
-            tokens[key].append(occupancy(run).shares(*_window(run, saturated(run)))["tokens"])
+            there = occupancy(run)
+            fit[key].append(int(there.holders.max(initial=0)))
+            tokens[key].append(filled_share(there.shares(*_window(run, saturated(run, there)))))
     return Band(seeds, {k: np.array(x) for k, x in fit.items()}, {k: np.array(x) for k, x in tokens.items()})
 
 
@@ -446,7 +442,8 @@ def _over_blocks(v: dict[str, Value]) -> Sweep:
 
 def _waste(scene: Scenario, key: str) -> float:
     run = simulate(scene.trace, scene.service, scene.policies[key])
-    shares = occupancy(run).shares(*_window(run, saturated(run)))
+    there = occupancy(run)
+    shares = there.shares(*_window(run, saturated(run, there)))
     return shares["internal"] + shares["external"]
 
 
@@ -459,17 +456,11 @@ def _over_rates(v: dict[str, Value]) -> Sweep:
         scene = build({**v, "arrivals": POISSON, "rate": rate})
         for key, policy in scene.policies.items():
             run = simulate(scene.trace, scene.service, policy)
-            batch[key].append(_mean_batch(run))
+            batch[key].append(occupancy(run).batch())
             p99[key].append(float(np.quantile(e2e(run), 0.99)))
     note = "" if v["arrivals"] == POISSON else "On the stage all requests come at once; here they come one by one (Poisson)."
     return Sweep("rate", np.array(xs), here, {}, {}, {k: np.array(x) for k, x in batch.items()},
                  {k: np.array(x) for k, x in p99.items()}, note)
-
-
-def _mean_batch(run: Run) -> float:
-    """Requests that hold memory, mean over the run."""
-    at, there = held_at_once(run)
-    return float((np.diff(at) * there[:-1]).sum() / (at[-1] - at[0])) if len(at) and at[-1] > at[0] else 0.0
 
 
 def _frozen(run: Run) -> Run:
