@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,9 @@ import pandas as pd
 from explainers.batching import scenario
 from explainers.batching.figures import DECODE, IDLE, NAMES, SAME, shares, whole_shares
 from explainers.batching.scenario import PRESETS, Result, Sweep, Values, filled
+from explainers.kit import files
 from explainers.kit import grammar as g
+from explainers.kit.assumed import head_row, server_rows
 from explainers.kit.grammar import count, duration, listed, percent
 from explainers.kit.quiz import Prediction, Question, apart, question
 from sim.metrics import ROLES, Ledger, e2e, frame, lanes, queue_wait, slot_segments, token_times, ttft
@@ -49,9 +50,6 @@ CLAIMS: tuple[str, ...] = ("orca*", *(
 
 _SAME_US = 1e-3
 _POINT = 0.005
-_FITTED = ("fitted to measured kernels of the A100 and the H100: Vidur's profiles, NVIDIA AIConfigurator, LLMServingSim; "
-           "the project's step-times/CALIBRATION.md, section 1, with the unrounded constants of calibration.json")
-_NOT_MEASURED = frozenset({"OPT-13B", "Yi-34B"})  # models that no measured point holds; Mistral-7B has Llama-3-8B's layers
 _HALF_MS = 0.0005
 
 
@@ -585,21 +583,13 @@ def _slots(result: Result) -> int:
 def models(result: Result) -> list[tuple[str, str, str]]:
     """(what, value with unit, source) of everything that the simulation on the screen assumes."""
     server, slots, prompt = result.scenario.service, _slots(result), scenario.PROMPT
-    fitted, gpu, model = _FITTED, server.gpu, server.model
     step_ms, prefill_ms = float(step_us(server, slots, slots * prompt)) / 1000, _prefill_ms(server, prompt)
     fill = duration(result.runs["static"].policy.fill_timeout)
-    shape = f"{model.source}; no measured step time: its shape, with the GPU's fitted constants" \
-        if model.name in _NOT_MEASURED else model.source
     return [
-        ("Model", f"{model.name}, {model.layer_parameters / 1e9:.2f}·10⁹ layer parameters, bf16", shape),
-        ("GPU", f"{gpu.name}, {gpu.peak_flops / 1e12:,.0f} TFLOP/s, {gpu.bandwidth / 1e12:.3f} TB/s", gpu.source),
-        ("Step time", "fixed + √(weights² + compute²) + contexts + prefill attention", fitted),
-        ("Fixed part", f"{server.fixed_us / 1000:.2f} ms a step", fitted),
-        ("Reading a token's KV", f"{server.context_us:.3f} µs per token of context and step; the token being decoded counts",
-         fitted),
+        *server_rows(server),
         ("A decode step of all slots", f"{step_ms:.2f} ms at {prompt} tokens of context", "computed from the above"),
         ("A prompt alone", f"{prefill_ms:.2f} ms for {prompt} tokens", "computed from the above"),
-        ("LM head", f"0 ms; reading it would take {server.lm_head_us / 1000:.2f} ms a step", "left out; computed from the above"),
+        head_row(server),
         ("Static batching", f"batches of {slots}, fill timeout {fill}",
          "Orca, OSDI 2022, section 2; Triton's max_queue_delay_microseconds, whose default is 0"),
         ("Continuous batching", f"{count(slots, 'slot')}, prompts whole beside decodes, no token budget",
@@ -702,26 +692,19 @@ def _generated_lines(v: Values) -> list[str]:
 
 def requests_csv(result: Result) -> str:
     """A line for each request and policy; requests counted from 1 as on the screen, times in ms."""
-    parts = [frame(run).assign(policy=key) for key, run in result.runs.items()]
-    table = pd.concat(parts, ignore_index=True)
-    table["request"] += 1
-    table["slot"] += 1
-    text: str = table[["policy", *(c for c in table.columns if c != "policy")]].to_csv(index=False, lineterminator="\n")
-    return text
+    return files.requests_csv({key: frame(run) for key, run in result.runs.items()})
 
 
 def chrome_trace(result: Result) -> str:
     """The stage in Chrome's trace format (Perfetto, chrome://tracing): a process per policy, a thread per slot, µs."""
-    events: list[dict[str, Any]] = []
+    events: list[files.Event] = []
     for pid, (key, run) in enumerate(result.runs.items(), start=1):
-        events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"{NAMES[key]} batching"}})
-        for slot in range(run.policy.slots):
-            events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": slot + 1, "args": {"name": f"slot {slot + 1}"}})
+        events += files.names(pid, f"{NAMES[key]} batching", [f"slot {slot + 1}" for slot in range(run.policy.slots)])
         events += _pieces(run, pid)
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
+    return files.chrome_trace(events)
 
 
-def _pieces(run: Run, pid: int) -> list[dict[str, Any]]:
+def _pieces(run: Run, pid: int) -> list[files.Event]:
     s, zero = slot_segments(run), float(run.trace.arrival_us[0])
     columns = (s.slot, s.start_us - zero, s.end_us - s.start_us, s.role, s.request)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -730,20 +713,17 @@ def _pieces(run: Run, pid: int) -> list[dict[str, Any]]:
         role = ROLES[k]
         args = {"request": r + 1, "prompt": int(run.trace.prompt[r]), "output": int(run.trace.output[r])} if r >= 0 else {}
         name = f"{r + 1} {g.ROLES[role].label}" if r >= 0 else g.ROLES[role].label
-        events.append({"ph": "X", "name": name, "cat": "work" if k <= DECODE else "idle", "pid": pid, "tid": slot + 1,
-                       "ts": round(start, 3), "dur": round(took, 3), "args": args})
+        events.append(files.piece(pid, slot + 1, name, "work" if k <= DECODE else "idle", start, took, args))
     return events
 
 
 def cursor_data(result: Result) -> dict[str, Any]:
     """What the scrubber needs to say who is where at an instant: per policy, columns by request, ms after the first arrival."""
-    def ms(us: g.Floats, zero: float) -> list[float | None]:
-        return [round(x, 3) if x == x else None for x in ((us - zero) / 1000).tolist()]
-
     told: dict[str, Any] = {}
     for key, run in result.runs.items():
         zero = float(run.trace.arrival_us[0])
-        told[key] = {"name": NAMES[key], "slots": run.policy.slots, "arrival": ms(run.trace.arrival_us, zero),
-                     "admitted": ms(run.admitted_us, zero), "first": ms(run.first_token_us, zero),
-                     "finished": ms(run.finished_us, zero), "released": ms(run.released_us, zero), "slot": lanes(run).tolist()}
+        instants = {"arrival": run.trace.arrival_us, "admitted": run.admitted_us, "first": run.first_token_us,
+                    "finished": run.finished_us, "released": run.released_us}
+        told[key] = {"name": NAMES[key], "slots": run.policy.slots, "slot": lanes(run).tolist(),
+                     **{name: files.ms(us, zero) for name, us in instants.items()}}
     return told
