@@ -146,8 +146,8 @@ def occupancy(run: Run) -> Occupancy:
     Where prompts are capped or held back, several are half done at a time, and where decodes outnumber the budget not all
     get a token; who got what then stands in the grants: ValueError if the run was made without record_grants.
     """
-    memory, at = _memory(run), instants(run)
-    stays = _stays(run, at)
+    memory, at = limited(run), instants(run)
+    stays = stays_of(run, at)
     rows, steps = len(run.steps.count), run.steps
     pool = memory.blocks * memory.block_size
     holders = _sum(rows, stays.enter, stays.leave)
@@ -168,9 +168,9 @@ def tokens_at(run: Run, t_us: float) -> Ints:
 
     A prefix that several requests share counts for each of them. ValueError as `occupancy`.
     """
-    _memory(run)
+    limited(run)
     at, tokens = instants(run), np.zeros(len(run), np.int64)
-    stays, clock = _stays(run, at), at.clock
+    stays, clock = stays_of(run, at), at.clock
     steps = run.steps
     row, step, _ = _running(clock.start, steps.count, steps.first_us, steps.growth_us, t_us)
     if row < 0 or t_us >= clock.end[row]:
@@ -197,6 +197,8 @@ class Stays:
     request             who
     enter, leave        it holds memory in the step rows enter ≤ row < leave
     ready, exit         it decodes in the rows ready ≤ row < exit, and has offset + begun[…][row] tokens
+    left_us             when it gave up its memory, µs; inf: it has not
+    kept                its tokens when it entered: found in the prefix cache, or swapped in
     known, end          its tokens before its first decode step, and from `exit` on
     final               its final length
     stay, row, tokens   of each row before `ready`: whose, which, and the tokens after its first and its last step
@@ -208,6 +210,8 @@ class Stays:
     ready: Ints
     exit: Ints
     leave: Ints
+    left_us: Floats
+    kept: Ints
     known: Ints
     end: Ints
     offset: Ints
@@ -218,13 +222,15 @@ class Stays:
     begun: tuple[Ints, Ints]
 
 
-def _memory(run: Run) -> Memory:
+def limited(run: Run) -> Memory:
+    """The memory of a run; ValueError if it has no limit."""
     if run.policy.memory is None:
         raise ValueError(f"policy {run.policy.name!r} has memory without limit; there is no pool to split")
     return run.policy.memory
 
 
-def _stays(run: Run, at: Instants) -> Stays:
+def stays_of(run: Run, at: Instants) -> Stays:
+    """The stays of a run, in the order of admission. ValueError as `occupancy`."""
     v, clock, steps = at.visits, at.clock, run.steps
     entered = ~np.isnan(v.entered)
     computed, most = _computed(run, v.request)
@@ -252,7 +258,8 @@ def _stays(run: Run, at: Instants) -> Stays:
     end = offset + decoded[exits]
     last = np.append(stay[1:] != stay[:-1], True)[: len(stay)] & (exits == ready)[stay]
     end[stay[last]] = tokens[1][last]
-    return Stays(request, enter, ready, exits, leave, known, end, offset, final[request], stay, row, tokens, begun)
+    left_us = np.where(np.isnan(v.left[order]), np.inf, v.left[order])
+    return Stays(request, enter, ready, exits, leave, left_us, kept, known, end, offset, final[request], stay, row, tokens, begun)
 
 
 def _odd(policy: Policy) -> bool:
@@ -333,7 +340,7 @@ def _tokens(rows: int, s: Stays) -> tuple[Ints, Ints]:
 
 def _reserved(run: Run, s: Stays) -> list[Split]:
     """What is held is known at admission; only the tokens grow."""
-    memory, rows = _memory(run), len(run.steps.count)
+    memory, rows = limited(run), len(run.steps.count)
     needs = blocks_needed(run.trace, run.policy)[s.request]
     pieces = np.array([piece(count) for count in needs.tolist()], np.int64) if memory.contiguous else needs
     size = memory.block_size
@@ -345,7 +352,7 @@ def _reserved(run: Run, s: Stays) -> list[Split]:
 
 def _paged(run: Run, s: Stays) -> list[Split]:
     """Each request has room in its last block only: that of its own tokens to come, and, in its very last, of nobody's."""
-    memory, rows = _memory(run), len(run.steps.count)
+    memory, rows = limited(run), len(run.steps.count)
     size, tokens, blocks = memory.block_size, _tokens(rows, s), _blocks(run, s)
     free = (run.steps.free + blocks[1] - blocks[0]) * size, run.steps.free * size
     from_tokens = (s.final - 1) // size * size + 1  # with so many it has its very last block
@@ -366,7 +373,7 @@ def _blocks(run: Run, s: Stays) -> tuple[Ints, Ints]:
     A decoding request takes a block every `size` decode steps: marks at its first one and after its last one, summed in
     strides of `size`, say how many are taken at each decode step.
     """
-    size, rows = _memory(run).block_size, len(run.steps.count)
+    size, rows = limited(run).block_size, len(run.steps.count)
     steps = int(s.begun[1][-1]) if rows else 0
     marks = np.zeros(-(-(steps + 2) // size) * size + size, np.int64)
     prompt, end = -(-s.known // size), -(-s.end // size)

@@ -1,0 +1,266 @@
+"""Who holds which physical blocks, from when to when: the block tables of a run, played again from its decisions."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.kv.content import Chains
+from sim.kv.occupancy import Stays, limited, stays_of, tokens_at
+from sim.kv.reserve import blocks_needed, piece
+from sim.run import Event, Floats, Ints, Run
+from sim.slots import instants
+
+__all__ = ["Holdings", "holdings", "tokens_at"]
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """One row for each run of neighbouring blocks that a request got and gave back together; columns of equal length.
+
+    first     int64    first physical block, counted from 0
+    length    int64    blocks
+    request   int64    who; a block that several requests share is in a row of each
+    logical   int64    place of the first one in the request's block table
+    start_us  float64  start of the step that was given them, µs
+    end_us    float64  when they were given back, µs; inf: not yet
+    """
+
+    first: Ints
+    length: Ints
+    request: Ints
+    logical: Ints
+    start_us: Floats
+    end_us: Floats
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def at(self, t_us: float) -> Holdings:
+        """The rows of those held at t (µs); at the moment between two steps, in the later one."""
+        return self._pick((self.start_us <= t_us) & (t_us < self.end_us))
+
+    def of(self, request: int) -> Holdings:
+        """The rows of one request."""
+        return self._pick(self.request == request)
+
+    def _pick(self, rows: NDArray[np.bool_]) -> Holdings:
+        return Holdings(self.first[rows], self.length[rows], self.request[rows], self.logical[rows], self.start_us[rows],
+                        self.end_us[rows])
+
+
+def holdings(run: Run) -> Holdings:
+    """Who held which blocks. ValueError if memory has no limit, or is paged and the run was made without record_grants.
+
+    Contiguous memory: one piece of the buddy allocator a request, the blocks it rounds up included. Else the free blocks
+    form a list, from 0 up at the start (peers/vllm/SEMANTICS.md, rules 21 to 27): blocks are taken from its front, and a
+    request gives its own back from the last to the first, to the end of the list; with a prefix cache only those that
+    remember a prefix, the others to its front. Without one all free blocks are alike, so no decision depends on the order.
+    """
+    memory, at = limited(run), instants(run)
+    if memory.reserve == "nothing" and run.grants is None:
+        raise ValueError("which blocks a request held follows from who was granted what: simulate with record_grants=True")
+    stays = stays_of(run, at)
+    if run.address is None:
+        return _Replay(run, stays, at.clock.start).played()
+    needs = blocks_needed(run.trace, run.policy)[stays.request]
+    return Holdings(
+        run.address[stays.request], np.array([piece(count) for count in needs.tolist()], np.int64), stays.request,
+        np.zeros_like(stays.request), at.clock.start[stays.enter], stays.left_us,
+    )
+
+
+class _Replay:
+    """The pool block by block, through the decisions of a run."""
+
+    def __init__(self, run: Run, stays: Stays, start_us: Floats) -> None:
+        memory = limited(run)
+        self._run, self._stays, self._start, self._size = run, stays, start_us.tolist(), memory.block_size
+        self._needs = None if memory.reserve == "nothing" else blocks_needed(run.trace, run.policy).tolist()
+        self._chains = Chains(memory.block_size) if memory.prefix_cache else None
+        if self._chains is not None:
+            self._chains.submit(run.trace)
+        self._free = OrderedDict[int, None].fromkeys(range(memory.blocks))
+        self._holders = [0] * memory.blocks
+        self._key: list[int | None] = [None] * memory.blocks  # what the prefix of a full block is known by
+        self._published: dict[int, OrderedDict[int, None]] = {}  # the blocks of each key, oldest first
+        self._keys: dict[int, list[int]] = {}  # of the blocks of each request
+        self._table: dict[int, list[int]] = {}  # of those who hold blocks, in order of admission
+        self._full: dict[int, int] = {}  # how many of their blocks have been published
+        self._tokens: dict[int, int] = {}  # computed
+        self._open: dict[int, list[int]] = {}  # their rows below
+        self._rows: list[tuple[int, int, int, int, float]] = []  # the columns of Holdings but the last
+        self._ends: list[float] = []
+
+    def played(self) -> Holdings:
+        """Go through the step rows."""
+        stays, steps, rows = self._stays, self._run.steps, len(self._start)
+        entering, leaving = _by_row(stays.enter, rows), _by_row(stays.leave, rows + 1)
+        preempted = _preempted(self._run, self._start)
+        request, left, kept = stays.request.tolist(), stays.left_us.tolist(), stays.kept.tolist()
+        count, first_us, growth = steps.count.tolist(), steps.first_us.tolist(), steps.growth_us.tolist()
+        for row in range(rows + 1):
+            taken_away = {event.request for event in preempted.get(row, ())}
+            for stay in self._in_order_of_end(leaving.get(row, []), request, taken_away):
+                self._release(request[stay], left[stay])
+            if row == rows:
+                break
+            now = self._start[row]
+            if self._needs is not None:
+                for stay in entering.get(row, ()):
+                    self._enter(request[stay], 0, now)
+                    self._grow(request[stay], self._needs[request[stay]], now)
+                continue
+            assert self._run.grants is not None
+            granted = dict(self._run.grants[row])
+            self._first_step(now, granted, preempted.get(row, []))
+            for stay in entering.get(row, ()):
+                self._enter(request[stay], kept[stay], now)
+                self._compute(request[stay], granted[request[stay]], now)
+            if count[row] > 1:
+                self._further_steps(now, granted, count[row], first_us[row], growth[row])
+        return self._holdings()
+
+    def _holdings(self) -> Holdings:
+        """What was noted, without what was given and taken in one instant."""
+        first, length, request, logical, start = np.array(self._rows).reshape(-1, 5).T
+        end = np.array(self._ends)
+        held = start < end
+        who, where = request[held].astype(np.int64), logical[held].astype(np.int64)
+        return Holdings(first[held].astype(np.int64), length[held].astype(np.int64), who, where, start[held], end[held])
+
+    def _in_order_of_end(self, stays: list[int], request: list[int], taken_away: set[int]) -> list[int]:
+        """Those who leave before a row: who gave up, then who ended, in the order of admission; the preempted go later."""
+        gave_up = self._run.outcome != 0
+        return sorted([s for s in stays if request[s] not in taken_away], key=lambda s: (not gave_up[request[s]], s))
+
+    def _first_step(self, now: float, granted: dict[int, int], preempted: list[Event]) -> None:
+        """The running requests take their blocks in turn; who finds too few has others give theirs back first."""
+        blocks = {event.request: event.blocks for event in preempted}
+        for i in list(self._table):
+            if i not in self._table:
+                continue
+            for event in preempted:
+                if event.by == i and event.request in self._table:
+                    self._release(event.request, now)
+            if i not in self._table:
+                continue
+            if i in granted:
+                self._compute(i, granted[i], now)
+            elif i in blocks:  # a grant that will be withdrawn
+                self._grow(i, blocks[i], now)
+
+    def _further_steps(self, start: float, granted: dict[int, int], count: int, first_us: float, growth: float) -> None:
+        """The other steps of a row: who needs further blocks takes them at the step that fills them, in turn."""
+        size, takes = self._size, []
+        for turn, (i, tokens) in enumerate(granted.items()):
+            have, done = len(self._table[i]), self._tokens[i]
+            self._tokens[i] = end = done + tokens * (count - 1)
+            while have * size < end:
+                step = -(-(have * size + 1 - done) // tokens)  # after so many more steps its tokens pass what it has
+                have = -(-(done + step * tokens) // size)
+                takes.append((step, turn, i, have))
+        for step, _, i, have in sorted(takes):
+            self._publish(i, len(self._table[i]))
+            self._grow(i, have, start + step * first_us + growth * (step * (step - 1) / 2))
+        if self._chains is not None:
+            for i in granted:
+                self._publish(i, self._tokens[i] // size)
+
+    def _enter(self, i: int, kept: int, now: float) -> None:
+        """Admit a request; with a prefix cache it holds what it found from now on, of each key the oldest block."""
+        self._table[i], self._open[i], self._tokens[i], self._full[i] = [], [], kept, 0
+        if self._chains is None:
+            return
+        found = [next(iter(self._published[key])) for key in self._keys_of(i)[: kept // self._size]]
+        for block in found:
+            if not self._holders[block]:
+                del self._free[block]
+            self._holders[block] += 1
+        self._note(i, found, now)
+        self._full[i] = len(found)
+
+    def _compute(self, i: int, tokens: int, now: float) -> None:
+        self._tokens[i] += tokens
+        self._grow(i, -(-self._tokens[i] // self._size), now)
+        self._publish(i, self._tokens[i] // self._size)
+
+    def _grow(self, i: int, blocks: int, now: float) -> None:
+        """Take blocks from the front of the list until the request has so many."""
+        taken = []
+        for _ in range(blocks - len(self._table[i])):
+            block = self._free.popitem(last=False)[0]
+            key = self._key[block]
+            if key is not None:  # it forgets
+                self._key[block] = None
+                del self._published[key][block]
+                if not self._published[key]:
+                    del self._published[key]
+            self._holders[block] = 1
+            taken.append(block)
+        self._note(i, taken, now)
+
+    def _note(self, i: int, blocks: list[int], now: float) -> None:
+        """Write blocks into the table of a request, and each run of neighbours into a row."""
+        table, first = self._table[i], 0
+        for k in range(1, len(blocks) + 1):
+            if k == len(blocks) or blocks[k] != blocks[k - 1] + 1:
+                self._open[i].append(len(self._rows))
+                self._rows.append((blocks[first], k - first, i, len(table) + first, now))
+                self._ends.append(np.inf)
+                first = k
+        table += blocks
+
+    def _publish(self, i: int, full: int) -> None:
+        if self._chains is None:
+            return
+        for j in range(self._full[i], full):
+            block, key = self._table[i][j], self._keys_of(i)[j]
+            self._key[block] = key
+            self._published.setdefault(key, OrderedDict())[block] = None
+        self._full[i] = max(self._full[i], full)
+
+    def _release(self, i: int, now: float) -> None:
+        """Take the blocks of a request back, the last one first."""
+        blank = []
+        for block in reversed(self._table.pop(i)):
+            self._holders[block] -= 1
+            if not self._holders[block]:
+                self._free[block] = None
+                if self._chains is not None and self._key[block] is None:
+                    blank.append(block)
+        for block in reversed(blank):
+            self._free.move_to_end(block, last=False)
+        for row in self._open.pop(i):
+            self._ends[row] = now
+
+    def _keys_of(self, i: int) -> list[int]:
+        """Keys of all blocks that the request can fill; those that nobody else can have are below 0."""
+        if i not in self._keys:
+            assert self._chains is not None
+            keys = [key + k for _, key, blocks in self._chains.spans(i) for k in range(blocks)]
+            most = int(self._run.trace.prompt[i] + self._run.trace.output[i]) // self._size
+            self._keys[i] = keys + [-1 - (i << 24) - j for j in range(len(keys), most)]
+        return self._keys[i]
+
+
+def _by_row(row: Ints, rows: int) -> dict[int, list[int]]:
+    """Which stays enter or leave with each row, in order."""
+    which: dict[int, list[int]] = {}
+    for stay, r in enumerate(row.tolist()):
+        if r < rows:
+            which.setdefault(r, []).append(stay)
+    return which
+
+
+def _preempted(run: Run, start: list[float]) -> dict[int, list[Event]]:
+    """The preemptions of each row, in order."""
+    events = [event for event in run.events if event.kind == "preempted"]
+    rows = np.searchsorted(start, [event.at_us for event in events]).tolist()
+    which: dict[int, list[Event]] = {}
+    for row, event in zip(rows, events, strict=True):
+        which.setdefault(row, []).append(event)
+    return which
