@@ -15,6 +15,7 @@ from explainers.batching.scenario import PRESETS, Result, Sweep, Values, filled
 from explainers.kit import files
 from explainers.kit import grammar as g
 from explainers.kit.assumed import head_row, server_rows
+from explainers.kit.compare import reply_clause, turns_out
 from explainers.kit.grammar import count, duration, listed, percent
 from explainers.kit.quiz import Prediction, Question, apart, question
 from sim.metrics import ROLES, Ledger, e2e, frame, lanes, queue_wait, slot_segments, token_times, ttft
@@ -74,9 +75,9 @@ def headline(result: Result, answer: bool = True) -> str:
     else:
         lead = "Both policies leave about as much slot-time idle"
     if answer or not caused:
-        return f"{lead}; {_reply_clause(result, 'with continuous batching ')}."
+        return f"{lead}; {reply_clause(*_both(result), 'with continuous batching ')}."
     does = _DOES.get(cause, f"Static batching loses slot-time above all {_WHERE[cause]}").format(longest=longest)
-    return f"{does}; continuous batching {_INSTEAD.get(cause, _REFILLS)}, {_turns_out(result)} {_reply_clause(result)}."
+    return f"{does}; continuous batching {_INSTEAD.get(cause, _REFILLS)}, {turns_out(*_both(result))} {reply_clause(*_both(result))}."
 
 
 _DOES = {
@@ -99,6 +100,10 @@ _WHERE = {
 }
 
 
+def _both(result: Result) -> tuple[dict[str, float], dict[str, float]]:
+    return result.summaries["static"], result.summaries["continuous"]
+
+
 def _no_difference(result: Result, answer: bool) -> str:
     run = result.runs["static"]
     n, slots = len(run), run.policy.slots
@@ -118,29 +123,6 @@ def _no_difference(result: Result, answer: bool) -> str:
         said = " No slot is ever idle." if idle == {"0 %"} else f" Idle slot-time: {' and '.join(sorted(idle))} under both." \
             if len(idle) == 1 else ""
     return f"No difference: every request ends at the same moment under both policies, because {why}.{said}"
-
-
-def _turns_out(result: Result) -> str:
-    """ "so" where continuous batching is sooner, "but" where it is not."""
-    a, b = (result.summaries[key] for key in ("static", "continuous"))
-    last, typical = (a[key] - b[key] for key in ("makespan", "e2e_p50"))
-    sooner = last if abs(last) >= 0.01 * a["makespan"] else typical if abs(typical) >= 0.01 * a["e2e_p50"] else 0.0
-    return "so" if sooner > 0 else "but"
-
-
-def _reply_clause(result: Result, under: str = "") -> str:
-    """Who is sooner: the last reply where that differs by 1 % or more, else the typical one.
-
-    under  the policy meant, where the sentence has not named it: "with continuous batching "
-    """
-    a, b = (result.summaries[key] for key in ("static", "continuous"))
-    gain, typical = a["makespan"] - b["makespan"], a["e2e_p50"] - b["e2e_p50"]
-    if abs(gain) >= 0.01 * a["makespan"]:
-        return f"{under}the last reply comes {duration(abs(gain))} {'sooner' if gain > 0 else 'later'}"
-    if abs(typical) < 0.01 * a["e2e_p50"]:
-        return "the last reply and the median E2E latency differ by less than 1 %"
-    return (f"{under}the median E2E latency is {duration(b['e2e_p50'])} instead of {duration(a['e2e_p50'])}, "
-            "with the last reply at about the same time")
 
 
 # --- batches and causes -----------------------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ def timeline(panels: Sequence[Panel], roles: Sequence[str], *, dark: bool, heigh
     ticks: list[dict[str, Any]] = []
     sheet = layout(dark, height, barmode="overlay", bargap=0.0, uniformtext=FITTING,
                    margin={"l": 34, "r": 12, "t": 4, "b": below})
-    annotations, shapes = [], [_cursor(cursor, dark)]
+    annotations, shapes = [], [cursor_line(cursor, dark)]
     for i, (panel, (low, high)) in enumerate(zip(panels, domains, strict=True)):
         axis = f"y{i + 1}" if i else "y"
         data += _areas(panel, roles, axis, end, dark) if aggregate else _bars(panel, roles, axis, dark)
@@ -324,7 +324,7 @@ def timeline(panels: Sequence[Panel], roles: Sequence[str], *, dark: bool, heigh
         ticks.append(_arrival_ticks(panel, axis, room, dark))
         annotations.append(note(panel.title, 0, high, dark, yshift=5, font={"size": 13, "color": theme(dark).ink}))
     pieces = sum(len(p.start) for p in panels)
-    sheet["xaxis"] = _time_axis(end, f": {pieces:,} pieces, shown as shares of the {lane_word}s" if aggregate else "") | {
+    sheet["xaxis"] = time_axis(end, f": {pieces:,} pieces, shown as shares of the {lane_word}s" if aggregate else "") | {
         "anchor": f"y{len(panels)}" if len(panels) > 1 else "y"}
     sheet["annotations"], sheet["shapes"] = annotations, shapes
     return {"data": data + ticks, "layout": sheet}
@@ -340,7 +340,7 @@ def _arrival_ticks(panel: Panel, axis: str, room: float, dark: bool) -> dict[str
             "hovertemplate": "%{customdata[1]}<br>%{customdata[2]}<extra></extra>"}
 
 
-def _time_axis(end: float, and_: str) -> dict[str, Any]:
+def time_axis(end: float, and_: str) -> dict[str, Any]:
     """An axis of ms, labelled in ms up to a minute and in s beyond, with at most seven ticks."""
     unit, scale = ("ms", 1.0) if end <= 60_000 else ("s", 1000.0)
     rough = max(end / scale, 1e-3) / 6
@@ -369,7 +369,7 @@ def _lane_axis(panel: Panel, domain: tuple[float, float], aggregate: bool, word:
                    "ticktext": [str(k + 1) for k in shown], "title": {"text": word, "standoff": 2}}
 
 
-def _cursor(at: float | None, dark: bool) -> dict[str, Any]:
+def cursor_line(at: float | None, dark: bool) -> dict[str, Any]:
     x = 0.0 if at is None else at
     return {"name": "cursor", "type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1,
             "visible": at is not None, "layer": "above", "line": {"color": theme(dark).select, "width": 2}}
