@@ -72,12 +72,15 @@ class Tables:
 
     def fork(self, parents: Iterable[int]) -> None:
         """The sequences become copies of these ones, by table; a block that no table has any more is free."""
-        old = self.tables
-        self.tables = [list(old[parent]) for parent in parents]
-        for table in self.tables:
-            for block in table:
-                self.refs[block] += 1
-        self._drop_all(old)
+        chosen = list(parents)
+        old, self.tables = self.tables, [list(self.tables[parent]) for parent in chosen]
+        for i, table in enumerate(old):
+            more = chosen.count(i) - 1  # what was one table is so many; the other tables still count theirs
+            if more > 0:
+                for block in table:
+                    self.refs[block] += more
+            elif more < 0:
+                self._drop_all([table])
 
     def free(self) -> None:
         """All sequences end."""
