@@ -139,6 +139,11 @@ class _Replay:
 
     def _first_step(self, now: float, granted: dict[int, int], preempted: list[Event]) -> None:
         """The running requests take their blocks in turn; who finds too few has others give theirs back first."""
+        if not preempted:
+            for i, tokens in granted.items():
+                if i in self._table:
+                    self._compute(i, tokens, now)
+            return
         blocks = {event.request: event.blocks for event in preempted}
         for i in list(self._table):
             if i not in self._table:
@@ -164,7 +169,8 @@ class _Replay:
                 have = -(-(done + step * tokens) // size)
                 takes.append((step, turn, i, have))
         for step, _, i, have in sorted(takes):
-            self._publish(i, len(self._table[i]))
+            if self._chains is not None:
+                self._publish(i, len(self._table[i]))
             self._grow(i, have, start + step * first_us + growth * (step * (step - 1) / 2))
         if self._chains is not None:
             for i in granted:
@@ -184,9 +190,11 @@ class _Replay:
         self._full[i] = len(found)
 
     def _compute(self, i: int, tokens: int, now: float) -> None:
-        self._tokens[i] += tokens
-        self._grow(i, -(-self._tokens[i] // self._size), now)
-        self._publish(i, self._tokens[i] // self._size)
+        done = self._tokens[i] = self._tokens[i] + tokens
+        if done > len(self._table[i]) * self._size:
+            self._grow(i, -(-done // self._size), now)
+        if self._chains is not None:
+            self._publish(i, done // self._size)
 
     def _grow(self, i: int, blocks: int, now: float) -> None:
         """Take blocks from the front of the list until the request has so many."""
@@ -215,13 +223,13 @@ class _Replay:
         table += blocks
 
     def _publish(self, i: int, full: int) -> None:
-        if self._chains is None:
-            return
-        for j in range(self._full[i], full):
-            block, key = self._table[i][j], self._keys_of(i)[j]
-            self._key[block] = key
-            self._published.setdefault(key, OrderedDict())[block] = None
-        self._full[i] = max(self._full[i], full)
+        """Let the first `full` blocks of a request be found."""
+        known = self._full[i]
+        if full > known:
+            self._full[i] = full
+            for block, key in zip(self._table[i][known:full], self._keys_of(i)[known:full], strict=True):
+                self._key[block] = key
+                self._published.setdefault(key, OrderedDict())[block] = None
 
     def _release(self, i: int, now: float) -> None:
         """Take the blocks of a request back, the last one first."""
