@@ -77,7 +77,8 @@ def headline(result: Result, answer: bool = True) -> str:
     if answer or not caused:
         return f"{lead}; {reply_clause(*_both(result), 'with continuous batching ')}."
     does = _DOES.get(cause, f"Static batching loses slot-time above all {_WHERE[cause]}").format(longest=longest)
-    return f"{does}; continuous batching {_INSTEAD.get(cause, _REFILLS)}, {turns_out(*_both(result))} {reply_clause(*_both(result))}."
+    so = f"{turns_out(*_both(result))} {reply_clause(*_both(result))}"
+    return f"{does}; continuous batching {_INSTEAD.get(cause, _REFILLS)}, {so}."
 
 
 _DOES = {
