@@ -370,6 +370,7 @@ def _lane_axis(panel: Panel, domain: tuple[float, float], aggregate: bool, word:
 
 
 def cursor_line(at: float | None, dark: bool) -> dict[str, Any]:
+    """The time cursor at `at` ms, hidden while that is None."""
     x = 0.0 if at is None else at
     return {"name": "cursor", "type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1,
             "visible": at is not None, "layer": "above", "line": {"color": theme(dark).select, "width": 2}}

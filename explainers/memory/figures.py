@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,14 +14,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from explainers.kit import grammar as g
-from explainers.kit.grammar import Figure, Floats, Ints, Pic, Row
+from explainers.kit.grammar import Floats, Ints, Pic, Row
 from explainers.memory import scenario
 from explainers.memory.scenario import Band, Preemption, Result, Sweep
 from sim.kv.occupancy import PARTS, Occupancy, tokens_at
 from sim.kv.reserve import blocks_needed
 from sim.kv.sharing import Shared, beams, samples
 from sim.orders import outputs
+from sim.policy import Policy
 from sim.run import LEFT, Run
+from sim.trace import Trace
 
 STAGE_HEIGHT = 416
 STRIP_PX, STACK_PX = 99, 43
@@ -36,6 +38,8 @@ BINS = 160
 ROWS = 8
 """An address space is wrapped into more than half as many rows, and at most so many."""
 DIGIT_PX = 7
+MOST_DOTS = 1000
+"""Steps of a recording that are drawn, and those in which we differ."""
 MOST_PIECES = g.MOST_BARS // 2
 """Most bars of an address space: the stage has two."""
 TABLE_HEIGHT, PREEMPTION_HEIGHT, SWEEP_HEIGHT, BAND_HEIGHT, SHARING_HEIGHT, RECORDED_HEIGHT = 300, 300, 346, 150, 300, 220
@@ -126,7 +130,7 @@ def final_tokens(run: Run) -> Ints:
 
 
 @lru_cache(maxsize=16)
-def _reserved_of(trace: Any, policy: Any) -> Ints:
+def _reserved_of(trace: Trace, policy: Policy) -> Ints:
     return blocks_needed(trace, policy)
 
 
@@ -142,7 +146,8 @@ def _waits(there: Occupancy, t_us: float) -> bool:
 def _spread(start: Ints, length: Ints) -> Ints:
     """Every number in the spans from `start` on."""
     length = np.maximum(length, 0)
-    return np.arange(length.sum()) + np.repeat(start - (np.cumsum(length) - length), length)
+    every: Ints = np.arange(length.sum()) + np.repeat(start - (np.cumsum(length) - length), length)
+    return every
 
 
 def _runs(part: NDArray[np.int8], owner: Ints, holders: Ints, row: int, most: int) -> Cells:
@@ -201,14 +206,15 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
     there = {key: cells(result, key, t_us) for key in result.runs}
     end = axis_end_ms(result)
     data: list[dict[str, Any]] = []
-    sheet = g.layout(dark, STAGE_HEIGHT, barmode="overlay", bargap=0.0, margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": BELOW_PX})
+    margin = {"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": BELOW_PX}
+    sheet = g.layout(dark, STAGE_HEIGHT, barmode="overlay", bargap=0.0, margin=margin)
     notes: list[dict[str, Any]] = []
     shapes = [_cursor_line((t_us - zero) / 1000, dark)]
     places = _places(len(there))
     for i, (key, space) in enumerate(there.items()):
         low, high = places[i]
         axes = ("x2", f"y{i + 3}")
-        data += _strip(space, axes, result, selected, dark)
+        data += _strip(space, axes, selected, dark)
         sheet[f"yaxis{i + 3}"] = _address_axis(space, (low, high))
         notes.append(g.note(_title(result, key, answer), 0, high, dark, yshift=2, xshift=-LEFT_PX + 4, font={"size": 12}))
         tag, frame = _outlined(space, axes, dark)
@@ -218,8 +224,8 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
         low, high = places[len(there) + i]
         axis = f"y{i + 1}" if i else "y"
         data += _stack(result, key, axis, end, dark)
-        sheet["yaxis" + axis[1:]] = {"domain": [low, high], "range": [0, 100], "tickvals": [0, 50, 100], "ticktext": ["", "50 %", ""],
-                                     "fixedrange": True, "showgrid": True, "tickfont": {"size": 10}}
+        sheet["yaxis" + axis[1:]] = {"domain": [low, high], "range": [0, 100], "tickvals": [0, 50, 100], "fixedrange": True,
+                                     "ticktext": ["", "50 %", ""], "showgrid": True, "tickfont": {"size": 10}}
         notes.append(g.note(_means(result, key, dark), 0, high, dark, yshift=1, xshift=-LEFT_PX + 4, font={"size": 11}))
         notes += _done(result, key, axis, end, dark)
         shapes.append(_window(result, key, axis, dark))
@@ -257,8 +263,9 @@ def _title(result: Result, key: str, answer: bool) -> str:
     return f"<b>{names(result)[key]}</b>  {fit}{fill}"
 
 
-def _strip(space: Cells, axes: tuple[str, str], result: Result, selected: int | None, dark: bool) -> list[dict[str, Any]]:
-    """One trace a part, then the selected request's outline and the requests' numbers: always the same traces."""
+def _strip(space: Cells, axes: tuple[str, str], selected: int | None, dark: bool,
+           framed: Cells | None = None) -> list[dict[str, Any]]:
+    """One trace a part, then the outline of what the selected request holds, or held in `framed`, and words: always these traces."""
     look = g.theme(dark)
     row, offset = space.start // space.row, space.start % space.row
     data = []
@@ -281,10 +288,12 @@ def _strip(space: Cells, axes: tuple[str, str], result: Result, selected: int | 
             "y": row[mine].tolist(), "base": offset[mine].tolist(), "x": space.length[mine].tolist(), "marker": marker,
             "customdata": _custom(space, mine, g.ROLES[role].says),
             "hovertemplate": "%{customdata[1]}<br>%{customdata[2]}<extra></extra>"})
-    chosen = np.flatnonzero(space.request == selected) if selected is not None else np.empty(0, np.int64)
+    of = framed or space
+    mine = np.flatnonzero(of.request == selected) if selected is not None else np.empty(0, np.int64)
     data.append({
         "type": "bar", "orientation": "h", "name": "selected", "xaxis": axes[0], "yaxis": axes[1], "width": 0.98,
-        "y": row[chosen].tolist(), "base": offset[chosen].tolist(), "x": space.length[chosen].tolist(), "hoverinfo": "skip",
+        "y": (of.start[mine] // of.row).tolist(), "base": (of.start[mine] % of.row).tolist(), "x": of.length[mine].tolist(),
+        "hoverinfo": "skip",
         "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 2.5, "color": look.select}}})
     return [*data, _labels(space, axes, dark), _numbers(space, axes, dark)]
 
@@ -418,9 +427,9 @@ def shares(result: Result, key: str) -> dict[str, int]:
 def _means(result: Result, key: str, dark: bool) -> str:
     """ "Orca (Max), while some wait: ■ 20 %  ▨ 13 %  …": the parts that are there, in the marks of the key."""
     mean, whole = scenario.mean_shares(result, key), shares(result, key)
-    parts = [f"{_mark(part, dark)} {g.percent_of(mean[part], whole[part])}" for part in PARTS if mean[part] >= 0.0005]
+    parts = [f"{_mark(part, dark)} {g.percent_of(mean[part], whole[part])}" for part in PARTS if whole[part]]
     when = "while some wait" if math.isfinite(result.saturated[key][0]) else "mean of the run"
-    return f"{names(result)[key]}, {when}:  " + "  ".join(parts)
+    return f"{names(result)[key]}, {when}: " + "  ".join(parts)
 
 
 def _mark(role: str, dark: bool) -> str:
@@ -452,7 +461,8 @@ def _below(there: dict[str, Cells], at_ms: float, end: float, dark: bool) -> lis
         entries.insert(1, f"{_mark('tokens', dark).replace('■', '▒')} shared")
     muted = {"size": 11, "color": look.muted}
     lines = "  ".join(entries[:3]) + "<br>" + "  ".join(entries[3:])
-    right = f"time, {'ms' if end <= 60_000 else 's'}<br><span style='color:{look.select}'>│ above: {g.duration(at_ms / 1000)}</span>"
+    shown = f"<span style='color:{look.select}'>│ above: {g.duration(at_ms / 1000)}</span>"
+    right = f"time, {'ms' if end <= 60_000 else 's'}<br>{shown}"
     return [g.note(lines, 0, 0, dark, xshift=-LEFT_PX + 4, yshift=-18, yanchor="top", font=muted),
             g.note(right, 1, 0, dark, xanchor="right", align="right", yanchor="top", yshift=-18, font=muted)]
 
@@ -488,3 +498,440 @@ def table_stage(result: Result, cursor_ms: float | None = None) -> pd.DataFrame:
         wide.insert(0, "allocator", name)
         parts.append(wide.rename(columns={part: f"{g.ROLES[part].label}, slots" for part in PARTS}))
     return pd.concat(parts, ignore_index=True)
+
+
+# --- one request's block table ----------------------------------------------------------------------------------------
+
+
+def table(result: Result, *, dark: bool, selected: int | None = None, cursor_ms: float | None = None) -> Pic:
+    """One request's memory under both allocators: its own order on top, where it lies in the memory below, lines between.
+
+    selected None: the request that holds most. An allocator in which it holds nothing at that instant says so.
+    """
+    t_us = instant_us(result) if cursor_ms is None else zero_us(result) + 1000 * cursor_ms
+    who = holds_most(result, t_us) if selected is None else selected
+    entries = {key: block_table(result, key, who, t_us) for key in result.runs}
+    look, plot = g.theme(dark), TABLE_HEIGHT - 4 - 24
+    sheet = g.layout(dark, TABLE_HEIGHT, barmode="overlay", bargap=0.0, margin={"l": 62, "r": 10, "t": 4, "b": 24})
+    data: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    for i, (key, rows) in enumerate(entries.items()):
+        axis, top = f"y{i + 1}" if i else "y", 1 - i / len(entries)
+        high = top - HEAD_PX / plot
+        sheet["yaxis" + axis[1:]] = {
+            "domain": [max(high - (plot / len(entries) - HEAD_PX - 8) / plot, 0), high], "range": [-0.3, 1.3], "tickvals": [0, 1],
+            "ticktext": ["memory", "request"], "fixedrange": True, "showgrid": False, "zeroline": False}
+        data += _linked(rows, result.occupancies[key].pool, axis, who, dark)
+        notes.append(g.note(f"<b>{names(result)[key]}</b>  {_holding(result, key, who, rows, t_us)}", 0, high, dark, yshift=2,
+                            xshift=-58, font={"size": 12}))
+    notes.append(g.note("  ".join(g.key(PARTS[:FREE], dark)), 0, 0, dark, xshift=-58, yshift=-4, yanchor="top",
+                        font={"size": 11, "color": look.muted}))
+    sheet["xaxis"] = {"range": [0, 1], "fixedrange": True, "visible": False, "anchor": axis}
+    sheet["annotations"] = notes
+    return Pic({"data": data, "layout": sheet}, alt_table(result, who, entries, t_us), lambda: table_table(result, entries),
+               TABLE_HEIGHT)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """A request's block table at one instant: runs of neighbouring blocks, by place in the request; columns of equal length.
+
+    logical, physical, length  blocks: place in the request, in the memory, and how many
+    parts    int64[runs, 4]  token slots of each of the first four PARTS in each run
+    holders  most requests that hold a block of the run
+    size     token slots of a block
+    """
+
+    logical: Ints
+    physical: Ints
+    length: Ints
+    parts: Ints
+    holders: Ints
+    size: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in all."""
+        return int(self.length.sum())
+
+
+def block_table(result: Result, key: str, request: int, t_us: float) -> Entries:
+    """What a request holds at t (µs), in its own order."""
+    run = result.runs[key]
+    memory = run.policy.memory
+    assert memory is not None
+    everyone = result.holdings[key].at(t_us)
+    mine = everyone.of(request)
+    order = np.argsort(mine.logical, kind="stable")
+    first, length, logical, size = mine.first[order], mine.length[order], mine.logical[order], memory.block_size
+    tokens, final = int(tokens_at(run, t_us)[request]), int(final_tokens(run)[request])
+    ends = [tokens, max(tokens, final), int(_reserved(run)[request]) * size if memory.contiguous else 1 << 60, 1 << 60]
+    upto = np.stack([np.clip(end - logical * size, 0, length * size) for end in ends], 1).reshape(-1, 4)
+    parts = np.diff(upto, axis=1, prepend=0)
+    last = everyone.first + everyone.length
+    overlap = (everyone.first[None, :] < (first + length)[:, None]) & (first[:, None] < last[None, :])
+    return Entries(logical, first, length, parts, overlap.sum(1).astype(np.int64), size)
+
+
+def holds_most(result: Result, t_us: float) -> int:
+    """The request with the most tokens in both memories at t (µs), the first of equal ones."""
+    there = [tokens_at(run, t_us) for run in result.runs.values()]
+    return int(np.argmax(np.min(there, axis=0) * 1_000_000 + np.max(there, axis=0)))
+
+
+def _linked(rows: Entries, pool: int, axis: str, who: int, dark: bool) -> list[dict[str, Any]]:
+    """The request's runs in its own order (y 1) and in the memory (y 0), by part, and a band from each to its place."""
+    look, size = g.theme(dark), rows.size
+    all_slots = max(rows.blocks * size, 1)
+    a, c, n = rows.logical * size / all_slots, rows.physical * size / pool, rows.length * size
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    for left, low, slots in zip(a.tolist(), c.tolist(), n.tolist(), strict=True):
+        xs += [left, left + slots / all_slots, low + slots / pool, low, left, None]
+        ys += [0.82, 0.82, 0.18, 0.18, 0.82, None]
+    tone = g.colour("tokens", dark, who)
+    data: list[dict[str, Any]] = [
+        {"type": "scatter", "mode": "lines", "name": "links", "yaxis": axis, "x": xs, "y": ys, "fill": "toself",
+         "fillcolor": _clear(tone, 0.22), "line": {"width": 0.7, "color": tone}, "hoverinfo": "skip"},
+        {"type": "bar", "orientation": "h", "name": "pool", "yaxis": axis, "y": [0], "base": [0], "x": [1], "width": 0.36,
+         "marker": {"color": look.paper, "line": {"width": 1, "color": look.muted}}, "hoverinfo": "skip"}]
+    before = np.cumsum(rows.parts, axis=1) - rows.parts
+    hover = [[who, f"logical {_span(int(lo), int(k))} → physical {_span(int(ph), int(k))}",
+              ", ".join(f"{int(v):,} {g.ROLES[PARTS[j]].label}" for j, v in enumerate(part) if v)
+              + (f"<br>shared by {h} requests" if h > 1 else "")]
+             for lo, ph, k, part, h in zip(rows.logical, rows.physical, rows.length, rows.parts, rows.holders, strict=True)]
+    for k, role in enumerate(PARTS[:FREE]):
+        there = np.flatnonzero(rows.parts[:, k])
+        slots, skip = rows.parts[there, k], before[there, k]
+        marker = g.swatch(role, dark)
+        if role == "tokens":
+            marker = {"color": tone}
+        # A block is thinner than a pixel in the whole memory: its edge, of its own colour, keeps it visible.
+        marker["line"] = {"width": 1, "color": tone if role == "tokens" else g.colour(role, dark)}
+        data.append({
+            "type": "bar", "orientation": "h", "name": g.ROLES[role].label, "yaxis": axis, "width": 0.36, "marker": marker,
+            "y": [1] * len(there) + [0] * len(there),
+            "base": (a[there] + skip / all_slots).tolist() + (c[there] + skip / pool).tolist(),
+            "x": (slots / all_slots).tolist() + (slots / pool).tolist(), "customdata": [hover[j] for j in there.tolist()] * 2,
+            "hovertemplate": "%{customdata[1]}<br>%{customdata[2]}<extra></extra>"})
+    return data
+
+
+def _clear(colour: str, by: float) -> str:
+    """A colour, let through by so much."""
+    return f"rgba({int(colour[1:3], 16)},{int(colour[3:5], 16)},{int(colour[5:7], 16)},{by})"
+
+
+def _span(first: int, n: int) -> str:
+    return f"block {first:,}" if n == 1 else f"blocks {first:,}–{first + n - 1:,}"
+
+
+def _holding(result: Result, key: str, who: int, rows: Entries, t_us: float) -> str:
+    """ "request 9 holds 33 blocks in 12 places" or why it holds none."""
+    if rows.blocks:
+        memory = result.runs[key].policy.memory
+        where = "one piece" if memory is not None and memory.contiguous else \
+            f"{g.count(rows.blocks, 'block')}, {g.count(len(rows.length), 'place')}"
+        return f"request {who + 1}: {where}, {int(rows.parts[:, TOKENS].sum()):,} of {rows.blocks * rows.size:,} filled"
+    mine = result.holdings[key].of(who)
+    spans = [((a - zero_us(result)) / 1e6, (b - zero_us(result)) / 1e6) for a, b in
+             zip(mine.start_us.tolist(), mine.end_us.tolist(), strict=True)]
+    if not spans:
+        return f"request {who + 1} never holds memory"
+    when = f"{g.duration(min(a for a, _ in spans))} to {g.duration(max(b for _, b in spans))}"
+    return f"request {who + 1} holds nothing at {g.duration((t_us - zero_us(result)) / 1e6)}, but from {when}"
+
+
+def alt_table(result: Result, who: int, entries: dict[str, Entries], t_us: float) -> str:
+    """The block table's finding in words."""
+    said = [f"{names(result)[key]}: {_holding(result, key, who, rows, t_us)}" for key, rows in entries.items()]
+    return f"Block table of request {who + 1} at {g.duration((t_us - zero_us(result)) / 1e6)}. {'. '.join(said)}."
+
+
+def table_table(result: Result, entries: dict[str, Entries]) -> pd.DataFrame:
+    """A row for each run of neighbouring blocks: logical → physical, and what it holds, token slots."""
+    frames = []
+    for key, rows in entries.items():
+        frames.append(pd.DataFrame({
+            "allocator": names(result)[key], "logical block": rows.logical, "physical block": rows.physical,
+            "blocks": rows.length, **{f"{g.ROLES[part].label}, slots": rows.parts[:, k] for k, part in enumerate(PARTS[:FREE])},
+            "requests that hold it": rows.holders}))
+    return pd.concat(frames, ignore_index=True)
+
+
+# --- one preemption, step by step --------------------------------------------------------------------------------------
+
+
+def preemption(result: Result, which: int = 0, *, dark: bool) -> Pic:
+    """The second memory just before and just after a request lost its blocks, and what bringing it back costs."""
+    found = scenario.preemptions(result)
+    if not found:
+        return _nobody_preempted(result, dark)
+    lost = found[min(which, len(found) - 1)]
+    moments = (lost.at_us - 0.5, lost.at_us)
+    plot = PREEMPTION_HEIGHT - 4 - 56
+    margin = {"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": 56}
+    sheet = g.layout(dark, PREEMPTION_HEIGHT, barmode="overlay", bargap=0.0, margin=margin)
+    data: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    spaces = [cells(result, "other", t_us) for t_us in moments]
+    for i, (space, title) in enumerate(zip(spaces, _before_and_after(result, lost), strict=True)):
+        high = 1 - i / 2 - HEAD_PX / plot
+        axis = f"y{i + 1}" if i else "y"
+        data += _strip(space, ("x", axis), lost.request, dark, framed=spaces[0])
+        sheet["yaxis" + axis[1:]] = _address_axis(space, (max(high - (plot / 2 - HEAD_PX - 4) / plot, 0), high))
+        notes.append(g.note(title, 0, high, dark, yshift=2, xshift=-LEFT_PX + 4, font={"size": 12}))
+    sheet["xaxis"] = {"range": [0, space.row], "fixedrange": True, "visible": False, "anchor": "y2"}
+    entries = g.key(PARTS, dark)
+    below = "<br>".join((_cost(lost), "  ".join(entries[:3]), "  ".join(entries[3:])))
+    notes.append(g.note(below, 0, 0, dark, xshift=-LEFT_PX + 4, yshift=-3, yanchor="top",
+                        font={"size": 11, "color": g.theme(dark).muted}))
+    sheet["annotations"] = notes
+    return Pic({"data": data, "layout": sheet}, alt_preemption(result, lost), lambda: table_preemptions(result),
+               PREEMPTION_HEIGHT)
+
+
+def _before_and_after(result: Result, lost: Preemption) -> tuple[str, str]:
+    at = g.duration((lost.at_us - zero_us(result)) / 1e6)
+    by = f"request {lost.by + 1} needs one" if lost.by >= 0 and lost.by != lost.request else "it needs one itself"
+    return (f"<b>Before {at}</b>  request {lost.request + 1} has {g.count(lost.blocks, 'block')}, {by}",
+            f"<b>After</b>  request {lost.request + 1} waits again, its {g.count(lost.tokens, 'token')} gone")
+
+
+def _cost(lost: Preemption) -> str:
+    swap = "" if math.isnan(lost.swap_ms) else f"; swapped out and in, {g.duration(lost.swap_ms / 1000)}"
+    return f"To bring it back: {g.count(lost.tokens, 'token')} computed again, {g.duration(lost.recompute_ms / 1000)}{swap}"
+
+
+def _nobody_preempted(result: Result, dark: bool) -> Pic:
+    why = f"Nobody is preempted under {names(result)['other']}."
+    hidden = {"visible": False, "fixedrange": True, "range": [0, 1]}
+    sheet = g.layout(dark, PREEMPTION_HEIGHT, xaxis=hidden, yaxis=hidden, annotations=[
+        g.note(why + "<br>Less memory, or the preset “Preemption thrashes”, shows it.", 0.5, 0.5, dark, xanchor="center",
+               yanchor="middle", align="center")])
+    return Pic({"data": [], "layout": sheet}, why, lambda: table_preemptions(result), PREEMPTION_HEIGHT)
+
+
+def alt_preemption(result: Result, lost: Preemption) -> str:
+    """One preemption in words."""
+    return f"{_plain(' '.join(_before_and_after(result, lost)))}. {_cost(lost)}."
+
+
+def _plain(text: str) -> str:
+    return text.replace("<b>", "").replace("</b>", ":").replace("  ", " ")
+
+
+def table_preemptions(result: Result) -> pd.DataFrame:
+    """A row for each preemption."""
+    found, zero = scenario.preemptions(result), zero_us(result)
+    return pd.DataFrame({
+        "at, s": [(p.at_us - zero) / 1e6 for p in found], "request": [p.request + 1 for p in found],
+        "for request": [p.by + 1 if p.by >= 0 else None for p in found], "tokens": [p.tokens for p in found],
+        "blocks": [p.blocks for p in found], "recompute, ms": [p.recompute_ms for p in found],
+        "swap out and in, ms": [p.swap_ms for p in found]})
+
+
+# --- sharing ----------------------------------------------------------------------------------------------------------
+
+
+def sharing(result: Result, width: int, kind: str = "beams", *, dark: bool) -> Pic:
+    """Which blocks the samples or beams of one prompt of mean length share, at completion: a column a logical block.
+
+    A block that several sequences share is as tall as they are many. kind: "samples" or "beams".
+    """
+    prompt, output = (max(1, round(x)) for x in scenario.LENGTHS[str(result.scenario.values["mean"])])
+    block, seed = int(result.scenario.values["block"]), int(result.scenario.values["seed"])
+    held = samples(prompt, output, width, block) if kind == "samples" else \
+        beams(prompt, output, width, block, np.random.default_rng(seed))
+    data, ends = _tree(held, dark)
+    word = {"samples": "sample", "beams": "beam"}[kind]
+    title = (f"<b>{g.count(width, word)}</b>  {held.blocks:,} blocks instead of {held.without:,}, "
+             f"{g.percent(held.saving)} saved")
+    sheet = g.layout(
+        dark, SHARING_HEIGHT, barmode="overlay", bargap=0.0, margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 24, "b": 52},
+        annotations=[g.note(title, 0, 1, dark, yshift=3, xshift=-LEFT_PX + 4, font={"size": 12})],
+        yaxis={"range": [width - 0.0, 0], "tickvals": [k + 0.5 for k in range(width)], "fixedrange": True, "showgrid": False,
+               "ticktext": [str(k + 1) for k in range(width)], "title": {"text": word}, "zeroline": False},
+        xaxis={"range": [0, ends], "fixedrange": True, "showgrid": False, "ticks": "outside", "ticklen": 4, "nticks": 7,
+               "title": {"text": f"block of the sequence, {g.count(block, 'token')} each<br>"
+                                 f'<span style="font-size:11px">{_mark("tokens", dark)} one owner  '
+                                 f'{_mark("tokens", dark).replace("■", "▒")} shared: as tall as its owners are many</span>'}})
+    return Pic({"data": data, "layout": sheet}, alt_sharing(held, width, word), lambda: table_sharing(held), SHARING_HEIGHT)
+
+
+def _tree(held: Shared, dark: bool) -> tuple[list[dict[str, Any]], int]:
+    """Bars of physical blocks: x logical block, y the sequences that have it. Sorted, those that share are neighbours."""
+    look = g.theme(dark)
+    tables = np.array(sorted(held.tables), np.int64)
+    n, columns = tables.shape
+    new = np.ones((n, columns), bool)
+    new[1:] = tables[1:] != tables[:-1]
+    same = np.concatenate(([False], (new[:, 1:] == new[:, :-1]).all(0))) if n * columns > 600 else np.zeros(columns, bool)
+    left = np.flatnonzero(~same)
+    right = np.append(left[1:], columns)
+    bars = []
+    for a, b in zip(left.tolist(), right.tolist(), strict=True):
+        tops = np.flatnonzero(new[:, a])
+        bars += [(a, b, top, low, int(tables[top, a])) for top, low in
+                 zip(tops.tolist(), np.append(tops[1:], n).tolist(), strict=True)]
+    data = []
+    for shared in (False, True):
+        mine = [bar for bar in bars if (bar[3] - bar[2] > 1) == shared]
+        marker: dict[str, Any] = {"color": [g.colour("tokens", dark, bar[2]) for bar in mine],
+                                  "line": {"width": 1, "color": look.paper}}
+        if shared:
+            marker["pattern"] = {"shape": ".", "size": 6, "solidity": 0.3, "fillmode": "overlay", "fgcolor": look.on_solid}
+        data.append({
+            "type": "bar", "name": "shared" if shared else "own", "x": [(a + b) / 2 for a, b, *_ in mine],
+            "width": [b - a for a, b, *_ in mine], "base": [top for _, _, top, _, _ in mine],
+            "y": [low - top for _, _, top, low, _ in mine], "marker": marker,
+            "customdata": [[-1, f"physical block {p}" + (f" and {b - a - 1} more" if b - a > 1 else ""), low - top]
+                           for a, b, top, low, p in mine],
+            "hovertemplate": "%{customdata[1]}<br>owners: %{customdata[2]}<extra></extra>"})
+    return data, columns
+
+
+def alt_sharing(held: Shared, width: int, word: str) -> str:
+    """What sharing saves, in words."""
+    return (f"Block tables of {g.count(width, word)} of one prompt at completion: {held.blocks:,} blocks where {held.without:,} "
+            f"would be needed without sharing, {g.percent(held.saving)} saved; a block was copied on write "
+            f"{g.count(held.copies, 'time')}.")
+
+
+def table_sharing(held: Shared) -> pd.DataFrame:
+    """A row for each physical block: its owners."""
+    return pd.DataFrame({"physical block": list(held.refs), "owners": list(held.refs.values())})
+
+
+# --- the sweep, the band, the recording -------------------------------------------------------------------------------
+
+
+def sweep(curve: Sweep, *, dark: bool) -> Pic:
+    """What block size or load do over their whole range, with "you are here"."""
+    rows = [Row(what, form, {curve.names[key]: y for key, y in curves.items()}, top)
+            for what, form, curves, top, _ in _swept(curve)]
+    title = "block size, tokens" if curve.over == "block" else "arrival rate, requests/s"
+    figure = g.strip(curve.x, rows, curve.x_here, x_title=title, dark=dark, height=SWEEP_HEIGHT, log=True, note_below=curve.note)
+    return Pic(figure, alt_sweep(curve), lambda: table_sweep(curve), SWEEP_HEIGHT)
+
+
+Swept = tuple[str, str, dict[str, Floats], float | None, Callable[[float], str]]
+
+
+def _swept(curve: Sweep) -> list[Swept]:
+    """The rows of a sweep: what, tick format, curves by policy, top of the axis, and how to say a value."""
+    if curve.over == "block":
+        return [("taken memory without tokens", ".0%", curve.waste, 1.0, g.percent),
+                ("entries in a request's block table", "~s", curve.blocks, None, lambda x: f"{x:,.3g}")]
+    return [("requests that hold memory, mean", "~g", curve.batch, None, lambda x: f"{x:.1f}"),
+            ("p99 E2E latency, s", "~g", curve.e2e_p99, None, g.duration)]
+
+
+def alt_sweep(curve: Sweep) -> str:
+    """The sweep's finding in words: at both ends and here."""
+    said = []
+    for i in dict.fromkeys((0, int(np.flatnonzero(curve.x == curve.x_here)[0]), len(curve.x) - 1)):
+        values = []
+        for what, _, curves, _, say in _swept(curve):
+            each = [f"{say(float(y[i]))} under {curve.names[key]}" for key, y in curves.items()]
+            values.append(f"{what.split(',')[0].split(':')[0]} {g.listed(each)}")
+        said.append(f"at {curve.x[i]:g} {', '.join(values)}")
+    return f"Sweep over {'block size' if curve.over == 'block' else 'arrival rate'}: {'; '.join(said)}. {curve.note}".rstrip()
+
+
+def table_sweep(curve: Sweep) -> pd.DataFrame:
+    """A row for each value of the knob."""
+    columns = {f"{curve.names[key]}: {what.split(':')[0]}": y
+               for what, _, curves, _, _ in _swept(curve) for key, y in curves.items()}
+    return pd.DataFrame({"block size" if curve.over == "block" else "requests/s": curve.x, **columns})
+
+
+def band(spread: Band, result: Result, *, dark: bool) -> Pic:
+    """How far tokens fill the memory that is taken, over the seeds: a dot for each, the median, and the run on the screen."""
+    look, called = g.theme(dark), names(result)
+    data: list[dict[str, Any]] = []
+    notes = [g.note("◆ on the screen", 1, 1, dark, xanchor="right", yshift=3, font={"size": 11, "color": look.select})]
+    ring = {"symbol": "circle-open", "size": 9, "line": {"width": 2}}
+    rows = {"reserved": 0, "other": 1}
+    for k, (key, share) in enumerate(spread.tokens.items()):
+        middle, here = spread.median(key), scenario.filled_share(scenario.mean_shares(result, key))
+        data.append({"type": "scatter", "mode": "markers", "name": called[key], "x": (100 * share).tolist(),
+                     "y": [rows[key]] * len(share), "marker": ring | {"color": g.policy_line(k, dark)["color"]},
+                     "text": [f"seed {s}: {n} at once" for s, n in zip(spread.seeds, spread.fit[key].tolist(), strict=True)],
+                     "hovertemplate": "%{text}, %{x:.1f} %<extra></extra>"})
+        data.append({"type": "scatter", "mode": "markers", "x": [100 * here], "y": [rows[key]], "name": "on the screen",
+                     "marker": {"symbol": "diamond", "size": 13, "color": look.select},
+                     "hovertemplate": "on the screen: %{x:.1f} %<extra></extra>"})
+        notes.append(g.note(f"median {g.percent(middle)}", 100 * middle, rows[key], dark, xref="x", yref="y",
+                            xanchor="right" if middle > 0.85 else "left" if middle < 0.15 else "center", yshift=7,
+                            font={"size": 11, "color": look.ink}))
+    sheet = g.layout(
+        dark, BAND_HEIGHT, margin={"l": 100, "r": 16, "t": 20, "b": 40}, annotations=notes,
+        yaxis={"range": [1.6, -0.7], "tickvals": [0, 1], "ticktext": list(called.values()), "fixedrange": True, "showgrid": False,
+               "zeroline": False, "tickfont": {"size": 12, "color": look.ink}},
+        xaxis={"range": [-2, 102], "ticksuffix": " %", "fixedrange": True, "nticks": 6,
+               "title": {"text": f"filled with tokens, {len(spread.seeds)} seeds"}})
+    return Pic({"data": data, "layout": sheet}, alt_band(spread, result), lambda: table_band(spread, result), BAND_HEIGHT)
+
+
+def alt_band(spread: Band, result: Result) -> str:
+    """The band's finding in words."""
+    said = []
+    for key, share in spread.tokens.items():
+        fit = spread.fit[key]
+        said.append(f"{names(result)[key]}: median {g.percent(spread.median(key))}, from {g.percent(float(share.min()))} to "
+                    f"{g.percent(float(share.max()))}, and {fit.min():,} to {fit.max():,} requests at once")
+    return f"How far tokens fill the memory that is taken, over {len(spread.seeds)} seeds. {'; '.join(said)}."
+
+
+def table_band(spread: Band, result: Result) -> pd.DataFrame:
+    """A row for each seed."""
+    called = names(result)
+    return pd.DataFrame({"seed": spread.seeds, **{f"{called[k]}, filled %": 100 * x for k, x in spread.tokens.items()},
+                         **{f"{called[k]}, at once": x for k, x in spread.fit.items()}})
+
+
+def recorded(result: Result, *, dark: bool) -> Pic:
+    """Blocks free in each step: ours as a line, the recording's as dots on it. ValueError if nothing is recorded."""
+    ours, theirs, at = _free_blocks(result)
+    look, n = g.theme(dark), len(theirs)
+    shown = np.unique(np.concatenate([np.linspace(0, max(n - 1, 0), min(n, MOST_DOTS)).astype(np.int64),
+                                      np.flatnonzero(ours[:n] != theirs)[:MOST_DOTS]])) if n else np.empty(0, np.int64)
+    data = [
+        {"type": "scatter", "mode": "markers", "name": "recorded", "x": at[shown].tolist(), "y": theirs[shown].tolist(),
+         "marker": {"symbol": "circle-open", "size": 7, "color": look.select, "line": {"width": 1}}, "hovertemplate": "recorded: %{y} free at %{x:,.0f} ms<extra></extra>"},
+        {"type": "scatter", "mode": "lines", "name": "simulated", "x": at[shown].tolist(), "y": ours[shown].tolist(),
+         "line": {"color": look.ink, "width": 1.5, "shape": "hv"},
+         "hovertemplate": "simulated: %{y} free at %{x:,.0f} ms<extra></extra>"}]
+    top = float(max(ours.max(initial=1), theirs.max(initial=1)))
+    sheet = g.layout(
+        dark, RECORDED_HEIGHT, margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 24, "b": 40},
+        annotations=[g.note(_agree(result), 0, 1, dark, yshift=3, xshift=-LEFT_PX + 4, font={"size": 12})],
+        xaxis={"title": {"text": "time, ms    ○ recorded  — simulated"}, "fixedrange": True, "nticks": 7, "showgrid": False},
+        yaxis={"title": {"text": "free blocks"}, "fixedrange": True, "range": [-0.04 * top, 1.08 * top]})
+    return Pic({"data": data, "layout": sheet}, _plain(_agree(result)) + ".", lambda: table_recorded(result), RECORDED_HEIGHT)
+
+
+def _free_blocks(result: Result) -> tuple[Ints, Ints, Floats]:
+    """Ours and the recording's free blocks, and the start of each step, ms. A file may not list its steps: no rows then."""
+    found = result.scenario.recorded
+    if found is None:
+        raise ValueError("the requests are no recording")
+    n = min(len(found.free), len(result.runs["other"].steps.free))
+    return result.runs["other"].steps.free[:n], found.free[:n], found.t0[:n] / 1000
+
+
+def _agree(result: Result) -> str:
+    ours, theirs, _ = _free_blocks(result)
+    steps, mine = len(result.recorded_free) if result.recorded_free is not None else 0, len(result.runs["other"].steps.free)
+    if not steps:
+        return "<b>Free blocks</b>  the file does not list its steps"
+    same = int((ours == theirs).sum())
+    more = "" if steps == mine else f"; the simulation takes {mine:,} steps"
+    return f"<b>Free blocks</b>  the same in {same:,} of {steps:,} recorded steps{more}"
+
+
+def table_recorded(result: Result) -> pd.DataFrame:
+    """A row for each step."""
+    ours, theirs, at = _free_blocks(result)
+    return pd.DataFrame({"step": np.arange(1, len(at) + 1), "at, ms": at, "recorded free blocks": theirs, "simulated": ours})

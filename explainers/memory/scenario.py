@@ -195,10 +195,11 @@ class Sweep:
     """What a knob does over its range, a value for each x; by policy, empty where the sweep is over the other knob.
 
     over    "block" or "rate";  x_here  the knob's value on the screen
-    waste   over "block": share of the pool that is internally or externally fragmented, while requests wait
-    blocks  over "block": blocks of a request at its end, mean
+    waste   over "block": share of the memory that is taken, or cannot be given out, without tokens in it (1 − `filled_share`)
+    blocks  over "block": blocks of a request at its end, mean; of a reservation: one piece
     batch   over "rate": requests that hold memory, mean over the run;  e2e_p99  over "rate": s
     note    what limits it; empty if nothing does
+    names   what each policy is called on the screen
     """
 
     over: str
@@ -209,6 +210,7 @@ class Sweep:
     batch: dict[str, Floats]
     e2e_p99: dict[str, Floats]
     note: str
+    names: dict[str, str]
 
 
 def filled(values: Values) -> dict[str, Value]:
@@ -347,7 +349,7 @@ def serve(scene: Scenario) -> Result:
     held = {key: holdings(run) for key, run in runs.items()}
     waited = {key: saturated(run, there[key]) for key, run in runs.items()}
     summaries = {key: summary(run) for key, run in runs.items()}
-    return Result(scene, runs, there, held, summaries, waited, scene.recorded and scene.recorded.free)
+    return Result(scene, runs, there, held, summaries, waited, scene.recorded.free if scene.recorded else None)
 
 
 def _run(scene: Scenario, policy: Policy) -> Run:
@@ -437,14 +439,15 @@ def _over_blocks(v: dict[str, Value]) -> Sweep:
     blocks = np.array([np.ceil((prompt + output - 1) / b).mean() for b in BLOCKS])
     note = "" if v["other"] == PAGED else f"The second allocator is {v['other']} now; this strip shows paged memory."
     return Sweep("block", np.array(BLOCKS, float), float(v["block"]),
-                 {"reserved": np.full(len(BLOCKS), fixed), "other": waste}, {"other": blocks}, {}, {}, note)
+                 {"reserved": np.full(len(BLOCKS), fixed), "other": waste},
+                 {"reserved": np.ones(len(BLOCKS)), "other": blocks},
+                 {}, {}, note, {"reserved": MAX, "other": PAGED})
 
 
 def _waste(scene: Scenario, key: str) -> float:
     run = simulate(scene.trace, scene.service, scene.policies[key])
     there = occupancy(run)
-    shares = there.shares(*_window(run, saturated(run, there)))
-    return shares["internal"] + shares["external"]
+    return 1 - filled_share(there.shares(*_window(run, saturated(run, there))))
 
 
 def _over_rates(v: dict[str, Value]) -> Sweep:
@@ -460,7 +463,7 @@ def _over_rates(v: dict[str, Value]) -> Sweep:
             p99[key].append(float(np.quantile(e2e(run), 0.99)))
     note = "" if v["arrivals"] == POISSON else "On the stage all requests come at once; here they come one by one (Poisson)."
     return Sweep("rate", np.array(xs), here, {}, {}, {k: np.array(x) for k, x in batch.items()},
-                 {k: np.array(x) for k, x in p99.items()}, note)
+                 {k: np.array(x) for k, x in p99.items()}, note, {"reserved": MAX, "other": str(v["other"])})
 
 
 def _frozen(run: Run) -> Run:
