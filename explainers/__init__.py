@@ -12,4 +12,7 @@ class Entry(NamedTuple):
     title: str
 
 
-PATH = (Entry("batching", "Static or continuous batching"),)
+PATH = (
+    Entry("batching", "Static or continuous batching"),
+    Entry("memory", "Reserve or page the memory"),
+)

@@ -305,6 +305,12 @@ def instant(lesson: Lesson, policies: Mapping[str, Mapping[str, Any]], redraw: C
     keep_address(lesson)
 
 
+def place_cursor(lesson: Lesson, at_ms: float, to: str) -> None:
+    """Callback: the time cursor stands there from now on, and the container `to` of the lesson comes into view."""
+    session.change(lesson.key, cursor=at_ms)
+    _bring_into_view(lesson, to)
+
+
 def keep_parts(lesson: Lesson, there: bool) -> None:
     """Remember whether this rerun laid out the parts of the page."""
     st.session_state[lesson.id("parts")] = there
@@ -324,11 +330,13 @@ def keep_address(lesson: Lesson) -> None:
 # --- controls ---------------------------------------------------------------------------------------------------------
 
 
-def main_knobs(lesson: Lesson, state: link.State, moved: Callable[[], None]) -> None:
-    """The lesson's main knob or knobs; `moved` is called when one has moved."""
-    for knob in lesson.knobs:
-        if knob.main and knob.key not in state.hidden:
-            draw(knob, session.name(lesson.key, knob.key), moved)
+def main_knobs(lesson: Lesson, state: link.State, moved: Callable[[], None], idle: Mapping[str, str] | None = None) -> None:
+    """The lesson's main knob, or knobs in a row; `moved` is called when one has moved. `idle` as of `controls`."""
+    knobs = [knob for knob in lesson.knobs if knob.main and knob.key not in state.hidden]
+    row = st.columns(len(knobs), gap="medium") if len(knobs) > 1 else [st.container()] * len(knobs)
+    for place, knob in zip(row, knobs, strict=True):
+        with place:
+            draw(knob, session.name(lesson.key, knob.key), moved, (idle or {}).get(knob.key, ""))
 
 
 def presets(lesson: Lesson, state: link.State) -> Preset | None:

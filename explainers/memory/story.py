@@ -16,7 +16,7 @@ from explainers.kit.assumed import Row, head_row, server_rows
 from explainers.kit.compare import reply_clause, turns_out
 from explainers.kit.grammar import apportion, count, duration, listed, percent, percent_of
 from explainers.kit.quiz import Prediction, Question, apart, question
-from explainers.memory import scenario
+from explainers.memory import figures, scenario
 from explainers.memory.scenario import CV, GENERATED, LENGTHS, OWN, PRESETS, SLOTS, Preemption, Result, Sweep, Values, filled
 from sim.kv.occupancy import PARTS, tokens_at
 from sim.kv.reserve import blocks_needed, piece
@@ -25,8 +25,9 @@ from sim.lifecycle import life as stages
 from sim.metrics import e2e, frame, normalised_latency, queue_wait, ttft
 from sim.orders import outputs
 from sim.policy import Memory
+from sim.readers.recording import Recording
 from sim.run import CANCELLED, FINISHED, REFUSED, UNFINISHED, Ints, Run
-from sim.service import Affine, Service
+from sim.service import Affine, Service, step_us
 
 TITLE = "Reserve or page the memory"
 QUESTION = "Nobody knows how long a reply will be. How much memory should a request get when it starts?"
@@ -53,6 +54,7 @@ WORDS: tuple[tuple[str, str], ...] = (
 )
 """(term, one plain sentence of fewer than 20 words)."""
 CLAIMS: tuple[str, ...] = ("paged-*",)
+FIRST_CLAIMS: tuple[str, ...] = ("paged-stack-*", "paged-batch-*", "paged-rate-*")
 
 _SAME_US = 1e-3
 _ROOM = {"maximum": "the maximum length of {longest:,} token slots", "power": "its output rounded up to a power of two",
@@ -75,7 +77,7 @@ def _memory(run: Run) -> Memory:
 
 
 def _titled(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return text if text.startswith("vLLM") else text[:1].upper() + text[1:]
 
 
 def final_tokens(run: Run) -> Ints:
@@ -341,6 +343,11 @@ def _lost(run: Run, request: int, zero: float) -> list[str]:
     return said
 
 
+def first_instant_ms(result: Result) -> float:
+    """Where the time cursor stands until it is placed, ms."""
+    return (figures.instant_us(result) - _zero(result)) / 1000
+
+
 # --- preemptions ------------------------------------------------------------------------------------------------------
 
 
@@ -358,6 +365,8 @@ def preempted(result: Result, which: int) -> list[Scene]:
     run, zero, event = result.runs["other"], _zero(result), scenario.preemptions(result)[which]
     there, memory = result.occupancies["other"], _memory(run)
     row = int(np.searchsorted(there.start_us, event.at_us + _SAME_US, side="right")) - 1
+    together = [e.request for e in scenario.preemptions(result) if abs(e.at_us - event.at_us) <= _SAME_US]
+    also = f" It is one of {len(together)} that lose their blocks in this step." if len(together) > 1 else ""
     before = float(there.end_us[row - 1] - _SAME_US) if row > 0 else event.at_us
     free = int(run.steps.free[row - 1]) if row > 0 else memory.blocks
     holders = int(there.holders[row - 1]) if row > 0 else 0
@@ -372,9 +381,14 @@ def preempted(result: Result, which: int) -> list[Scene]:
         Scene("Before", f"At {_at(before, zero)}: {count(holders, 'request')} hold memory, {count(free, 'block')} of "
               f"{memory.blocks:,} free. {who} has {event.tokens:,} tokens in {count(event.blocks, 'block')}.", before),
         Scene("The step", f"At {_at(event.at_us, zero)}: {takes}: it gives up {count(event.blocks, 'block')} with the KV of "
-              f"{event.tokens:,} tokens and goes back to the head of the queue.", event.at_us),
+              f"{event.tokens:,} tokens and goes back to the head of the queue.{also}", event.at_us),
         Scene("After", _after(run, event, zero), after),
     ]
+
+
+def ms_of(result: Result, scene: Scene) -> float:
+    """The scene's instant as the time cursor has it."""
+    return max(0.0, round((scene.at_us - _zero(result)) / 1000, 3))
 
 
 def _after(run: Run, event: Preemption, zero: float) -> str:
@@ -387,16 +401,18 @@ def _after(run: Run, event: Preemption, zero: float) -> str:
         "with nothing kept"
     again = next((e for e in later if e.kind == "caught up"), None)
     then = f", and writes its next token at {_at(again.at_us, zero)}" if again else ""
-    return f"Request {event.request + 1} comes back at {_at(back.at_us, zero)} {kept}{then}. {cost(event)}"
+    return f"Request {event.request + 1} comes back at {_at(back.at_us, zero)} {kept}{then}. {cost(run, event)}"
 
 
-def cost(event: Preemption) -> str:
+def cost(run: Run, event: Preemption) -> str:
     """Recompute against swap, for one preemption."""
+    any_ = float(step_us(run.service, 1, requests=1)) / 1e6
+    again = (f"Recomputing its {count(event.tokens, 'token')} takes a step of {duration(event.recompute_ms / 1000)}, of which "
+             f"any step takes {duration(any_)}: beside others only the rest is extra")
     if math.isnan(event.swap_ms):
-        return f"Recomputing {count(event.tokens, 'token')} takes a step of {duration(event.recompute_ms / 1000)}."
-    cheaper = "recomputing" if event.recompute_ms < event.swap_ms else "swapping"
-    return (f"Recomputing its {event.tokens:,} tokens takes one step of {duration(event.recompute_ms / 1000)}; swapping its "
-            f"{count(event.blocks, 'block')} out and in again {duration(event.swap_ms / 1000)}: {cheaper} is cheaper here.")
+        return again + "."
+    return (f"{again}. Swapping its {count(event.blocks, 'block')} out and in again takes {duration(event.swap_ms / 1000)}, in "
+            "which nobody computes.")
 
 
 def preemptions(result: Result) -> str:
@@ -415,7 +431,7 @@ def preemptions(result: Result) -> str:
     does = "swapped out" if _memory(run).swap_us is not None else "thrown away"
     beside = "" if math.isnan(swap) else f" to swap their blocks out and in, {duration(swap)}"
     return (f"{count(len(found), 'preemption')} of {count(victims, 'request')}; the KV of {lost:,} tokens was {does}. To compute "
-            f"it again, each alone in a step, takes {duration(again)} in all;{beside or ' swapping is not in a recording'}.")
+            f"it again, each alone in a step, takes {duration(again)} in all{beside and ';' + beside}.")
 
 
 def preemption_label(result: Result, which: int) -> str:
@@ -446,6 +462,26 @@ def watch(values: Values) -> str:
     if now["arrivals"] == scenario.POISSON:
         return "Watch which memory makes the queue grow first, as the arrival rate rises."
     return "Watch how many requests hold memory at once, and how much of it tokens fill."
+
+
+def idle(values: Values) -> dict[str, str]:
+    """The knobs that play no part now, and why."""
+    v = filled(values)
+    if v["source"] != GENERATED:
+        return {knob.key: "Plays no part: requests, memory and clock come from the recording." for knob in scenario.KNOBS
+                if knob.key not in ("source", "beams")}
+    found: dict[str, str] = {}
+    if v["fit"] == scenario.FITS:
+        found["memory"] = "Plays no part while the memory is what fits on the GPU: set “Memory from” to “own number”."
+    if v["arrivals"] == scenario.AT_ONCE:
+        found["rate"] = "Plays no part while all requests come at once: choose another pattern above."
+    if v["other"] not in (scenario.POW2, scenario.ORACLE):
+        found["off"] = "Plays no part: only Pow2 and Oracle guess how long a reply will be."
+    if v["other"] != scenario.PAGED:
+        found |= dict.fromkeys(("block", "preempt"), "Plays no part on the stage: the second allocator is not paged.")
+    elif scenario.shares_prompts(v):
+        found["preempt"] = "Plays no part with shared prompts: who is preempted finds its blocks in the prefix cache again."
+    return found
 
 
 _NUMBERS: tuple[tuple[str, str], ...] = (
@@ -505,7 +541,7 @@ def sweep_words(curve: Sweep) -> str:
                 f"cost bookkeeping. Orca (Max) wastes {held} whatever the block.")
     else:
         parts = []
-        for key, name in (("reserved", "Orca (Max)"), ("other", "the second allocator")):
+        for key, name in curve.names.items():
             batch, p99 = curve.batch[key], curve.e2e_p99[key]
             parts.append(f"with {name} the mean number of requests in memory goes from {batch[0]:.1f} to {batch[-1]:.1f} and the "
                          f"p99 of E2E latency from {duration(float(p99[0]))} to {duration(float(p99[-1]))}")
@@ -515,6 +551,13 @@ def sweep_words(curve: Sweep) -> str:
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------
+
+
+def read(found: Recording) -> str:
+    """What was read from a file, in a few words."""
+    memory = found.policy.memory
+    blocks = f"{memory.blocks:,} blocks of {memory.block_size}, " if memory else ""
+    return f"{count(len(found.trace), 'request')}, {blocks}{count(len(found.free), 'recorded step')}"
 
 
 def recorded(result: Result) -> str:
@@ -557,9 +600,9 @@ def _unfilled_question(result: Result) -> Question:
     never = np.where(np.isfinite(run.admitted_us), blocks_needed(run.trace, run.policy) - final_tokens(run), 0)
     r = int(np.argmax(never))
     needs, tokens = int(blocks_needed(run.trace, run.policy)[r]), int(final_tokens(run)[r])
-    if never[r] <= 0:
+    if never[r] <= 1:  # the last token has no KV
         return question(
-            "Here every request fills all that Orca (Max) reserves for it. What does a reservation cost all the same?",
+            "Here every request fills what Orca (Max) reserves for it. What does a reservation cost all the same?",
             ("Slots stand empty until their tokens come", "They are reserved from the start and filled one by one."),
             ("Nothing: what is filled is not wasted", "only slots that are never filled cost anything",
              "Until its token comes a reserved slot could have held another request's."),

@@ -1,0 +1,313 @@
+"""The memory lesson's page: order and layout only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from explainers.kit import lesson as kit
+from explainers.kit.link import State
+from explainers.kit.served import Served, selected
+from explainers.kit.text import plain
+from explainers.kit.upload import Upload
+from explainers.memory import figures, scenario, story
+from explainers.memory.scenario import GENERATED, KNOBS, OWN, Result
+from sim.readers import recording
+
+LESSON = kit.Lesson("memory", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, KNOBS, scenario.PRESETS)
+UPLOAD = Upload(LESSON.key, ["json", "gz"], recording.read, story.read, when_read={"source": OWN},
+                when_gone={"source": GENERATED}, after=lambda: st.rerun())
+SERVED = Served(LESSON, scenario, UPLOAD)
+GROUPS = ("Memory", "Requests", "Sharing", "Server", "Own file")
+
+OVER, RANGES = LESSON.id("over"), {"block": "Block size", "rate": "Arrival rate"}
+KIND, KINDS = LESSON.id("kind"), {"beams": "Beams", "samples": "Samples"}
+WHICH, MOMENT = LESSON.id("which"), LESSON.id("moment")
+
+
+def page() -> None:
+    """Lay out the lesson; a full rerun. What a knob changes stands in the parts below, which are redrawn without the rest."""
+    state = kit.open_page(LESSON)
+    if isinstance(why := SERVED.result(state), str):
+        _without_result(state, why)
+        return
+    kit.keep_parts(LESSON, True)
+    asked = st.container()
+    left, right = st.columns([0.71, 0.29], gap="medium")
+    middle, strip, lower = st.container(), st.container(), st.container()
+    with strip:
+        st.header("Over the whole range", anchor=False)
+        st.segmented_control("Over", list(RANGES), format_func=RANGES.__getitem__, default="block", required=True, key=OVER,
+                             label_visibility="collapsed", on_change=lambda: st.rerun("memory:stage"))
+    with left:
+        stage(strip)
+    with asked:
+        prediction()
+    with right:
+        st.header("Set-up", anchor=False)
+        setup()
+    with left:
+        details()
+        table()
+    with middle:
+        measures()
+        preemption()
+        beside()
+    with lower:
+        sharing()
+        questions()
+        st.header("Against the record", anchor=False)
+        kit.against_the_record(LESSON, story.CLAIMS, story.FIRST_CLAIMS)
+        outside()
+        kit.reset(LESSON, UPLOAD.forget)
+
+
+# --- the parts, each redrawn when a knob moves: the stage, then REST ----------------------------------------------------
+
+
+@st.fragment(key="memory:stage")
+def stage(strip: DeltaGenerator) -> None:
+    """The main knobs, the sentence of difference and both memories, and in the container `strip` what they are over a range."""
+    state, result = SERVED.now()
+    answer = kit.answered(state)
+    picture = figures.stage(result, dark=kit.dark(), selected=selected(state, result), cursor_ms=state.cursor, answer=answer)
+    kit.main_knobs(LESSON, state, _main_moved, story.idle(state.values))
+    kit.sentence(LESSON, story.headline(result, answer))
+    kit.chart(LESSON, "stage", picture, _marked, told="life")
+    with strip:
+        if kit.first_view(LESSON):
+            st.empty()  # a part must write into a container of the page in its first run, or never
+        else:
+            _range(state, result)
+    kit.rest_follows(LESSON, _rest)
+
+
+def _range(state: State, result: Result) -> None:
+    """The sweep strip and the band over seeds."""
+    if kit.veiled(LESSON, state, "The sweep over block size and load, and the spread over seeds,"):
+        return
+    if state.values["source"] != GENERATED:
+        st.caption("A recording has its own blocks and arrivals: there is no range to sweep and no seed.")
+        return
+    curve = SERVED.sweep(state, st.session_state[OVER])
+    pictures = {"sweep": figures.sweep(curve, dark=kit.dark()), "band": figures.band(SERVED.band(state), result, dark=kit.dark())}
+    kit.let_draw()
+    kit.sentence(LESSON, story.sweep_words(curve), "over")
+    for name, picture in pictures.items():  # made before any is sent, so that they come in one go
+        kit.chart(LESSON, name, picture)
+
+
+@st.fragment(key="memory:prediction")
+def prediction() -> None:
+    """The prediction, or the answer to it."""
+    state, result = SERVED.now()
+    kit.prediction(LESSON, state, story.prediction(result), lambda guess: story.feedback(result, guess), _redraw)
+
+
+@st.fragment(key="memory:setup")
+def setup(upload: bool = True) -> None:
+    """The presets, what to watch for, and the knobs but the main ones."""
+    state = kit.state(LESSON)
+    preset = kit.presets(LESSON, state)
+    kit.sentence(LESSON, f"**Watch for:** {preset.watch}" if preset else story.watch(state.values), "watch")
+    idle = story.idle(state.values)
+    kit.controls(LESSON, state, GROUPS[:-1], _moved, idle=idle)
+    if upload:
+        _own_file(state)
+    kit.controls(LESSON, state, GROUPS[-1:], _moved, headings=not upload or "upload" in state.hidden, idle=idle)
+
+
+@st.fragment(key="memory:details")
+def details() -> None:
+    """One request's life, and where every request is at the time cursor."""
+    if kit.first_view(LESSON):
+        return
+    state, result = SERVED.now()
+    marked = selected(state, result)
+    kit.request(LESSON, marked, len(result.scenario.trace), _lives(result, marked), _marked)
+    kit.instant(LESSON, story.cursor_data(result), _at_another_instant, always=True, first=story.first_instant_ms(result))
+
+
+@st.fragment(key="memory:table")
+def table() -> None:
+    """The block table of the selected request, at the time cursor."""
+    if kit.first_view(LESSON):
+        return
+    state, result = SERVED.now()
+    st.header("Its block table at the time cursor", anchor=False)
+    kit.chart(LESSON, "table", figures.table(result, dark=kit.dark(), selected=selected(state, result), cursor_ms=state.cursor))
+
+
+@st.fragment(key="memory:measures")
+def measures() -> None:
+    """Where the memory goes, and the measures of both allocators."""
+    if kit.first_view(LESSON):
+        return
+    state, result = SERVED.now()
+    causes, numbers = st.columns([0.55, 0.45], gap="medium")
+    with causes:
+        st.header("Where the memory goes", anchor=False)
+        kit.sentence(LESSON, "\n".join(f"- {cause}" for cause in story.causes(result)), "causes")
+    with numbers:
+        st.header("Side by side", anchor=False)
+        kit.numbers(LESSON, story.numbers(result, answer=kit.answered(state)), story.numbers_note(result))
+
+
+@st.fragment(key="memory:preemption")
+def preemption() -> None:
+    """When the paged memory runs out: one preemption, step by step."""
+    if kit.first_view(LESSON):
+        return
+    _, result = SERVED.now()
+    st.header("When the memory runs out", anchor=False)
+    kit.sentence(LESSON, story.preemptions(result), "preemptions")
+    found = len(scenario.preemptions(result))
+    if not found:
+        return
+    if st.session_state.get(WHICH, 0) >= found:
+        st.session_state[WHICH] = 0
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        label = lambda k: story.preemption_label(result, k)  # noqa: E731
+        which = st.selectbox("Preemption", range(found), key=WHICH, format_func=label, width=300)
+        scenes = story.preempted(result, which)
+        names = [scene.name for scene in scenes]
+        moment = names.index(st.segmented_control("Moment", names, default=names[0], required=True, key=MOMENT))
+        st.button("Show this moment on the stage", LESSON.id("show"), on_click=_show, args=(story.ms_of(result, scenes[moment]),))
+    kit.sentence(LESSON, f"**{names[moment]}.** {scenes[moment].words}", "scene")
+    kit.chart(LESSON, "preemption", figures.preemption(result, which, dark=kit.dark()))
+
+
+@st.fragment(key="memory:beside")
+def beside() -> None:
+    """Of a recording: its free blocks beside ours."""
+    if kit.first_view(LESSON):
+        return
+    _, result = SERVED.now()
+    if result.recorded_free is not None:
+        st.header("Beside what vLLM decided", anchor=False)
+        kit.sentence(LESSON, story.recorded(result), "recorded_words")
+        kit.chart(LESSON, "recorded", figures.recorded(result, dark=kit.dark()))
+
+
+@st.fragment(key="memory:sharing")
+def sharing() -> None:
+    """What samples or beams of one prompt share."""
+    if kit.first_view(LESSON):
+        return
+    state, result = SERVED.now()
+    st.header("What samples and beams share", anchor=False)
+    st.markdown(story.SHARING)
+    kind = st.segmented_control("Sequences", list(KINDS), format_func=KINDS.__getitem__, default="beams", required=True, key=KIND,
+                                label_visibility="collapsed")
+    kit.chart(LESSON, "sharing", figures.sharing(result, int(state.values["beams"]), str(kind), dark=kit.dark()))
+
+
+@st.fragment(key="memory:questions")
+def questions() -> None:
+    """Check yourself."""
+    if kit.first_view(LESSON):
+        return
+    state, result = SERVED.now()
+    if "quiz" not in state.hidden:
+        st.header("Check yourself", anchor=False)
+        if not kit.veiled(LESSON, state, "The quiz, whose questions come from this run,"):
+            kit.check_yourself(LESSON, story.quiz(result))
+
+
+@st.fragment(key="memory:outside")
+def outside() -> None:
+    """What the model holds and leaves out, and what can be taken along."""
+    if kit.first_view(LESSON):
+        return
+    state, result = SERVED.now()
+    st.header("What this models, and what it leaves out", anchor=False)
+    kit.what_it_models(LESSON, story.models(result), story.leaves_out())
+    st.header("Take it away", anchor=False)
+    if SERVED.own(state):
+        st.caption(f"The link does not carry your file {plain(UPLOAD.file(), 60)}: whoever opens it must drop it in themselves.")
+    kit.take_away(LESSON, kit.TakeAway(story.python_lines(state.values), {
+        "Requests (CSV)": ("stepwise-memory.csv", "text/csv", lambda: story.requests_csv(result)),
+        "Trace for Perfetto (JSON)": ("stepwise-memory.json", "application/json", lambda: story.chrome_trace(result)),
+    }), "stage")
+
+
+REST = tuple(f"memory:{part}" for part in ("prediction", "details", "table", "measures", "preemption", "beside", "sharing",
+                                           "questions", "outside"))
+MARKED = ("memory:stage", "memory:details", "memory:table")
+
+
+# --- callbacks --------------------------------------------------------------------------------------------------------
+
+
+def _moved() -> None:
+    """A knob moved: redraw the stage, and then the rest. A full rerun where there is, or was, nothing to draw."""
+    if kit.parts_there(LESSON) and not isinstance(SERVED.result(kit.state(LESSON)), str):
+        kit.stage_alone(LESSON, "memory:stage")
+
+
+def _main_moved() -> None:
+    """The same for a knob that stands in the stage's part: that part is redrawn anyway."""
+    kit.owe_rest(LESSON)
+    if isinstance(SERVED.result(kit.state(LESSON)), str):
+        st.rerun()
+
+
+def _rest() -> None:
+    """The browser has drawn the stage: redraw the rest; after the first view, also what follows the stage."""
+    if kit.first_view(LESSON):
+        kit.first_view_ends(LESSON)
+        _redraw()
+    st.rerun((*REST, "memory:setup"))
+
+
+def _redraw() -> None:
+    """Everything that shows the answer; the set-up is as it was."""
+    st.rerun(("memory:stage", *REST))
+
+
+def _marked() -> None:
+    """Another request is selected."""
+    st.rerun(MARKED)
+
+
+def _at_another_instant() -> None:
+    """The time cursor was let go: the memories are drawn as they were then."""
+    st.rerun(("memory:stage", "memory:table"))
+
+
+def _show(at_ms: float) -> None:
+    """Put the time cursor there, and bring the stage into view."""
+    kit.place_cursor(LESSON, at_ms, "stage")
+    st.rerun(MARKED)
+
+
+# --- what the parts share ---------------------------------------------------------------------------------------------
+
+
+def _lives(result: Result, request: int | None) -> str:
+    if request is None:
+        return "Choose a request, or click one in a figure: here stands its life with both memories, and every figure marks it."
+    return "\n\n".join(story.life(result, key, request) for key in result.runs)
+
+
+def _own_file(state: State) -> None:
+    if "upload" not in state.hidden:
+        st.subheader("A recording of your own", anchor=False)
+        UPLOAD.draw("What vLLM's scheduler decided: JSON, or JSON in gzip, as peers/vllm/FORMAT.md has it")
+
+
+def _without_result(state: State, why: Any) -> None:
+    """The page while there is nothing to simulate: what is missing, and the controls that mend it."""
+    kit.keep_parts(LESSON, False)
+    left, right = st.columns([0.71, 0.29], gap="medium")
+    with left:
+        st.warning(plain(why))
+        kit.main_knobs(LESSON, state, _moved, story.idle(state.values))
+        _own_file(state)
+        kit.keep_address(LESSON)
+        kit.reset(LESSON, UPLOAD.forget)
+    with right:
+        st.header("Set-up", anchor=False)
+        setup(upload=False)
