@@ -265,7 +265,7 @@ def _title(result: Result, key: str, answer: bool) -> str:
 
 def _strip(space: Cells, axes: tuple[str, str], selected: int | None, dark: bool,
            framed: Cells | None = None) -> list[dict[str, Any]]:
-    """One trace a part, then the outline of what the selected request holds, or held in `framed`, and words: always these traces."""
+    """One trace a part, the outline of what the selected request holds, or held in `framed`, and words: always these traces."""
     look = g.theme(dark)
     row, offset = space.start // space.row, space.start % space.row
     data = []
@@ -899,7 +899,8 @@ def recorded(result: Result, *, dark: bool) -> Pic:
                                       np.flatnonzero(ours[:n] != theirs)[:MOST_DOTS]])) if n else np.empty(0, np.int64)
     data = [
         {"type": "scatter", "mode": "markers", "name": "recorded", "x": at[shown].tolist(), "y": theirs[shown].tolist(),
-         "marker": {"symbol": "circle-open", "size": 7, "color": look.select, "line": {"width": 1}}, "hovertemplate": "recorded: %{y} free at %{x:,.0f} ms<extra></extra>"},
+         "marker": {"symbol": "circle-open", "size": 7, "color": look.select, "line": {"width": 1}},
+         "hovertemplate": "recorded: %{y} free at %{x:,.0f} ms<extra></extra>"},
         {"type": "scatter", "mode": "lines", "name": "simulated", "x": at[shown].tolist(), "y": ours[shown].tolist(),
          "line": {"color": look.ink, "width": 1.5, "shape": "hv"},
          "hovertemplate": "simulated: %{y} free at %{x:,.0f} ms<extra></extra>"}]
