@@ -699,8 +699,8 @@ def _before_and_after(result: Result, lost: Preemption) -> tuple[str, str]:
 
 
 def _cost(lost: Preemption) -> str:
-    swap = "" if math.isnan(lost.swap_ms) else f"; swapped out and in, {g.duration(lost.swap_ms / 1000)}"
-    return f"To bring it back: {g.count(lost.tokens, 'token')} computed again, {g.duration(lost.recompute_ms / 1000)}{swap}"
+    swap = "" if math.isnan(lost.swap_ms) else f", or swap, {g.duration(lost.swap_ms / 1000)}"
+    return f"To bring it back: compute {g.count(lost.tokens, 'token')}, {g.duration(lost.recompute_ms / 1000)}{swap}"
 
 
 def _nobody_preempted(result: Result, dark: bool) -> Pic:
@@ -899,7 +899,7 @@ def recorded(result: Result, *, dark: bool) -> Pic:
                                       np.flatnonzero(ours[:n] != theirs)[:MOST_DOTS]])) if n else np.empty(0, np.int64)
     data = [
         {"type": "scatter", "mode": "markers", "name": "recorded", "x": at[shown].tolist(), "y": theirs[shown].tolist(),
-         "marker": {"symbol": "circle-open", "size": 7, "color": look.select, "line": {"width": 1}},
+         "marker": {"symbol": "circle-open", "size": 5, "color": look.select, "line": {"width": 1}},
          "hovertemplate": "recorded: %{y} free at %{x:,.0f} ms<extra></extra>"},
         {"type": "scatter", "mode": "lines", "name": "simulated", "x": at[shown].tolist(), "y": ours[shown].tolist(),
          "line": {"color": look.ink, "width": 1.5, "shape": "hv"},

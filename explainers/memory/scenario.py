@@ -461,7 +461,7 @@ def _over_rates(v: dict[str, Value]) -> Sweep:
             run = simulate(scene.trace, scene.service, policy)
             batch[key].append(occupancy(run).batch())
             p99[key].append(float(np.quantile(e2e(run), 0.99)))
-    note = "" if v["arrivals"] == POISSON else "On the stage all requests come at once; here they come one by one (Poisson)."
+    note = "" if v["arrivals"] == POISSON else "Here they come one by one (Poisson), not all at once."
     return Sweep("rate", np.array(xs), here, {}, {}, {k: np.array(x) for k, x in batch.items()},
                  {k: np.array(x) for k, x in p99.items()}, note, {"reserved": MAX, "other": str(v["other"])})
 
