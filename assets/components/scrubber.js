@@ -76,7 +76,7 @@ function fill(root, policies, t) {
   const heads = policies.map((policy) => cell("th", policy.name, "col"));
   root.querySelector("thead tr").replaceChildren(cell("td", ""), ...heads);
   const spans = policies[0].spans;
-  root.style.setProperty("--rows", String(spans ? 1 + spans.length * 1.7 : 3 + Math.min(slotsOf(policies), MOST_SLOTS)));
+  root.style.setProperty("--rows", String(spans ? 1 + spans.length * 1.05 : 3 + Math.min(slotsOf(policies), MOST_SLOTS)));
   root.querySelector("tbody").replaceChildren(...(spans ? spanRows : slotRows)(policies, t));
 }
 

@@ -51,9 +51,10 @@ def page() -> None:
     with left:
         details()
         table()
+        causes()
+        preemption()
     with middle:
         measures()
-        preemption()
         beside()
     with lower:
         sharing()
@@ -140,19 +141,14 @@ def table() -> None:
     kit.chart(LESSON, "table", figures.table(result, dark=kit.dark(), selected=selected(state, result), cursor_ms=state.cursor))
 
 
-@st.fragment(key="memory:measures")
-def measures() -> None:
-    """Where the memory goes, and the measures of both allocators."""
+@st.fragment(key="memory:causes")
+def causes() -> None:
+    """Where the memory goes."""
     if kit.first_view(LESSON):
         return
-    state, result = SERVED.now()
-    causes, numbers = st.columns([0.55, 0.45], gap="medium")
-    with causes:
-        st.header("Where the memory goes", anchor=False)
-        kit.sentence(LESSON, "\n".join(f"- {cause}" for cause in story.causes(result)), "causes")
-    with numbers:
-        st.header("Side by side", anchor=False)
-        kit.numbers(LESSON, story.numbers(result, answer=kit.answered(state)), story.numbers_note(result))
+    _, result = SERVED.now()
+    st.header("Where the memory goes", anchor=False)
+    kit.sentence(LESSON, "\n".join(f"- {cause}" for cause in story.causes(result)), "causes")
 
 
 @st.fragment(key="memory:preemption")
@@ -177,6 +173,16 @@ def preemption() -> None:
         st.button("Show this moment on the stage", LESSON.id("show"), on_click=_show, args=(story.ms_of(result, scenes[moment]),))
     kit.sentence(LESSON, f"**{names[moment]}.** {scenes[moment].words}", "scene")
     kit.chart(LESSON, "preemption", figures.preemption(result, which, dark=kit.dark()))
+
+
+@st.fragment(key="memory:measures")
+def measures() -> None:
+    """The measures of both allocators, side by side."""
+    if kit.first_view(LESSON):
+        return
+    state, result = SERVED.now()
+    st.header("Side by side", anchor=False)
+    kit.numbers(LESSON, story.numbers(result, answer=kit.answered(state)), story.numbers_note(result))
 
 
 @st.fragment(key="memory:beside")
@@ -233,8 +239,8 @@ def outside() -> None:
     }), "stage")
 
 
-REST = tuple(f"memory:{part}" for part in ("prediction", "details", "table", "measures", "preemption", "beside", "sharing",
-                                           "questions", "outside"))
+REST = tuple(f"memory:{part}" for part in ("prediction", "details", "table", "causes", "preemption", "measures", "beside",
+                                           "sharing", "questions", "outside"))
 MARKED = ("memory:stage", "memory:details", "memory:table")
 
 
