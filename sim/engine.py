@@ -15,6 +15,7 @@ budget. Work is O(log n) per event, whatever the number of tokens.
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_right
 from collections import Counter, deque
 from functools import lru_cache
@@ -83,7 +84,7 @@ class Engine:
         self._released: list[float] = []  # static only
         # What few requests have.
         self._outcome: dict[int, int] = {}  # REFUSED or CANCELLED
-        self._cached: dict[int, int] = {}  # prefix-cache tokens at the first admission
+        self._cached = array("q")  # prefix-cache tokens at the first admission
         self._preemptions: Counter[int] = Counter()
         self._recomputed: Counter[int] = Counter()  # tokens computed and thrown away
         # What happened.
@@ -119,7 +120,7 @@ class Engine:
         self._rng = np.random.default_rng(policy.seed)  # guesses of the output
         self._quoted = self._chains.quoted if self._chains else set[int]()  # requests whose replies later prompts quote
         self._speaking: set[int] = set()  # those of them that are decoding
-        self._hit: dict[int, int] = {}  # tokens that a request had when it last entered, where it had any
+        self._hit: dict[int, int] = {}  # for the grants: tokens that a request had when it last entered, where it had any
         self._kept: dict[int, int] = {}  # tokens of those swapped out to the host
         self._swap_us = 0.0  # time that swaps, and those who come back by one, add to the next step
         self._blocked = (-1, 0)  # the head that blocks were short for, and how many
@@ -156,6 +157,7 @@ class Engine:
         for column in (self._admitted, self._first, self._finished):
             column += [math.nan] * n
         self._since += [0] * n
+        self._cached.frombytes(bytes(8 * n))
         if policy.batching == "static":
             self._released += [math.nan] * n
         if policy.order != "fcfs":
@@ -348,8 +350,8 @@ class Engine:
                         done, chunk = 0, known[i]
                         rest = chunk
                         if cached:
-                            copies, own = pool.find(i, (rest - 1) // size)
-                            done = (len(copies) + own) * size
+                            found, idle = pool.find(i, (rest - 1) // size)
+                            done = found * size
                             chunk = rest = rest - done
                         if odd:
                             if swaps and i in self._kept:
@@ -371,14 +373,14 @@ class Engine:
                             if watermark and running:
                                 needs += watermark
                             if cached:
-                                needs += own + pool.idle(copies) - done // size
+                                needs += idle - found
                             if needs > pool.free:
                                 if self._blocked != (i, needs):
                                     self._blocked = (i, needs)
                                     events.append(Event("blocked", t, i, needs, pool.free))
                                 break
                             if cached:
-                                pool.hold(i, copies, own)
+                                pool.hold(i, found, idle)
                                 pool.take(-(-(done + chunk) // size) - done // size)
                                 pool.publish(i, done + chunk)
                             else:
@@ -389,7 +391,6 @@ class Engine:
                                 admitted[i] = t
                                 if done:
                                     self._cached[i] = done
-                                    events.append(Event("admitted", t, i, done))
                             else:
                                 events.append(Event("admitted", t, i, done))
                         else:
@@ -406,7 +407,7 @@ class Engine:
                         else:
                             heappop(queue)
                         running[i] = None
-                        if done:
+                        if done and grants is not None:
                             self._hit[i] = done
                         granted += chunk
                         if swaps and done and rest == 1:
@@ -984,10 +985,11 @@ class Engine:
         n, finished = len(self._arrival), np.array(self._finished)
         outcome = np.where(np.isnan(finished), UNFINISHED, FINISHED).astype(np.int8)
         outcome[list(self._outcome)] = list(self._outcome.values())
-        latest = np.fromiter(self._rows, np.float64, len(self._rows))
-        rows = np.concatenate([*self._packed, latest]).reshape(-1, _COLUMNS).T
-        start, first_us = rows[0].copy(), rows[2].copy()
-        count, decode, prefilling, prefill, free = rows[[1, 3, 4, 5, 6]].astype(np.int64)
+        parts = [*self._packed, np.fromiter(self._rows, np.float64, len(self._rows))]
+        start, first_us = (np.concatenate([part[column::_COLUMNS] for part in parts]) for column in (0, 2))
+        count, decode, prefilling, prefill, free = (
+            np.concatenate([part[column::_COLUMNS] for part in parts]).astype(np.int64) for column in (1, 3, 4, 5, 6)
+        )
         growth = (self.service.attention_us * (prefill * prefill) + self.service.context_us * decode).astype(np.float64)
         growth[count == 1] = 0.0
         return Run(
@@ -1000,7 +1002,7 @@ class Engine:
             released_us=np.array(self._released) if self.policy.batching == "static" else finished,
             outcome=outcome,
             steps=Steps(start, count, first_us, growth, decode, prefilling, prefill, free),
-            cached=_dense(self._cached, n),
+            cached=np.array(self._cached, np.int64),
             address=None if self._buddy is None else _dense(self._address, n, -1),
             preemptions=_dense(self._preemptions, n),
             recomputed=_dense(self._recomputed, n),

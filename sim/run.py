@@ -60,7 +60,7 @@ class Event(NamedTuple):
     the start of a row: within a row, what it needs falls with what the cache forgets, and so does what is free.
 
     kind       what                                tokens                        blocks
-    admitted   resumed, or found a cached prefix   cached or kept tokens         –
+    admitted   it is back after a preemption       cached or kept tokens         –
     blocked    the head cannot enter               blocks that must be free:     blocks free
                                                    its own, the watermark, and
                                                    cached ones that nobody holds

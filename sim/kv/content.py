@@ -66,11 +66,19 @@ class Chains:
         self.quoted |= {self._seen[s] for s in again} - {-1}
 
     def spans(self, request: int) -> Spans:
-        """Those blocks of the request that others may quote, from its start."""
+        """Those blocks of the request that others may quote, or it itself when it comes back, from its start."""
         spans = self._spans.get(request)
         if spans is None:
             spans = self._spans[request] = self._find_spans(request)
         return spans
+
+    def quote_itself(self, request: int) -> int:
+        """The request will come back, and look for all its blocks: those behind the ones that others may quote get keys too."""
+        spans = self.spans(request)
+        shared = spans[-1][0] + spans[-1][2] if spans else 0
+        if not spans or spans[-1][1] >= 0:
+            spans.append((shared, -1 - request, _SPAN))
+        return shared + _SPAN
 
     def drop(self, request: int) -> None:
         """Nobody will ask for the request again."""

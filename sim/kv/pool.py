@@ -14,7 +14,7 @@ from sim.kv.content import Chains
 
 
 class Released:
-    """Blocks of one line (None: that only their own request can find) released at once: how many are still free."""
+    """Blocks of one line (None: those that nobody will look for) released at once: how many are still free."""
 
     __slots__ = ("blocks", "copies", "line")
     copies: list[Copy]  # of a tangle: all that were released, from head to tail
@@ -162,23 +162,11 @@ class Tangle:
                     self._copies.pop()
 
 
-class Found:
-    """The first blocks of a request that were found on lines, and how many of them nobody holds."""
-
-    __slots__ = ("blocks", "idle")
-
-    def __init__(self, blocks: int, idle: int) -> None:
-        self.blocks, self.idle = blocks, idle
-
-    def __len__(self) -> int:
-        return self.blocks
-
-
 class Pool:
     """`blocks` blocks of `block_size` tokens each. With `chains`, blocks are remembered by what they hold.
 
-    Blocks whose content other requests may quote are kept on lines. Those behind them, which only their own request can
-    come back to, are kept as one run, by their number.
+    Blocks that a request may look for are kept on lines. The others, behind them, will never be found again, so of a
+    release only their number is kept.
     """
 
     def __init__(self, blocks: int, block_size: int, chains: Chains | None = None) -> None:
@@ -189,7 +177,6 @@ class Pool:
         self._lines: dict[int, Line | Tangle] = {}  # by first key
         self._holders: dict[int, int] = {}  # by request: how many blocks on lines, if any
         self._due: dict[int, int] = {}  # of those who can still publish: how many blocks they will have there
-        self._released: dict[int, Released] = {}  # run of a preempted request
 
     def take(self, count: int) -> None:
         """Hand out `count` free blocks: blank ones, then those whose prefix was released longest ago, tail first."""
@@ -211,31 +198,25 @@ class Pool:
                 if not line.live:
                     del self._lines[line.key]
 
-    def find(self, request: int, blocks: int) -> tuple[Found, int]:
-        """The longest run of published blocks that starts the request, at most `blocks`: on lines, and of its own run."""
+    def find(self, request: int, blocks: int) -> tuple[int, int]:
+        """How many of its first `blocks` the request finds published, in a row, and how many of these nobody holds."""
         assert self.chains is not None
         found = idle = 0
         for first, key, length in self.chains.spans(request):
             line = self._lines.get(key)
-            there = 0 if line is None else min(length, line.live, blocks - first)
-            if there <= 0 or line is None:
-                return Found(found, idle), 0
+            if line is None or first >= blocks:
+                break
+            there = min(length, line.live, blocks - first)
             found += there
             idle += line.idle(there)
             if there < length:
-                return Found(found, idle), 0
-        run = self._released.get(request)
-        return Found(found, idle), 0 if run is None else run.blocks
+                break
+        return found, idle
 
-    def idle(self, found: Found) -> int:
-        """How many of the blocks found on lines nobody holds: these leave the free ones when they are held."""
-        return found.idle
-
-    def hold(self, request: int, found: Found, own: int) -> None:
-        """Let the request hold what it found."""
+    def hold(self, request: int, blocks: int, idle: int) -> None:
+        """Let the request hold the first `blocks`, which it found."""
         assert self.chains is not None
-        self.free -= found.idle + own
-        blocks = found.blocks
+        self.free -= idle
         for first, key, length in self.chains.spans(request):
             if blocks > first:
                 self._lines[key].hold(request, min(length, blocks - first))
@@ -243,8 +224,6 @@ class Pool:
                 self._due[request] = first + length
         if blocks:
             self._holders[request] = blocks
-        if own:
-            self._released.pop(request).blocks = 0
 
     def publish(self, request: int, tokens: int) -> None:
         """Publish those blocks of the request that its first `tokens` tokens fill and that others may quote."""
@@ -274,16 +253,15 @@ class Pool:
         if self.chains is None:
             self.free += blocks
             return blocks
+        if again:
+            self._due[request] = self.chains.quote_itself(request)
         self.publish(request, tokens)
         self._due.pop(request, None)
         held = self._holders.pop(request, 0)
-        run = tokens // self.block_size - held
-        if run:
-            released = Released(run)
-            self._queue.append(released)
-            if again:
-                self._released[request] = released
-        self._blank += blocks - held - run
+        unsought = tokens // self.block_size - held
+        if unsought:
+            self._queue.append(Released(unsought))
+        self._blank += blocks - held - unsought
         self.free += blocks - held
         if held:
             for first, key, length in reversed(self.chains.spans(request)):
