@@ -362,28 +362,30 @@ class Scene:
 
 def preempted(result: Result, which: int) -> list[Scene]:
     """A preemption in three moments: the step before, the step that takes the blocks away, and what follows."""
-    run, zero, event = result.runs["other"], _zero(result), scenario.preemptions(result)[which]
-    there, memory = result.occupancies["other"], _memory(run)
-    row = int(np.searchsorted(there.start_us, event.at_us + _SAME_US, side="right")) - 1
-    together = [e.request for e in scenario.preemptions(result) if abs(e.at_us - event.at_us) <= _SAME_US]
-    also = f" It is one of {len(together)} that lose their blocks in this step." if len(together) > 1 else ""
-    before = float(there.end_us[row - 1] - _SAME_US) if row > 0 else event.at_us
-    free = int(run.steps.free[row - 1]) if row > 0 else memory.blocks
-    holders = int(there.holders[row - 1]) if row > 0 else 0
-    by = "a running request" if event.by < 0 else f"request {event.by + 1}"
-    itself = event.by == event.request
-    who = f"Request {event.request + 1}"
-    takes = (f"{who} needs a block for its next token, none is free, and it is itself the last in line" if itself else
-             f"{_titled(by)} needs a block for its next token, and none is free. {who} is the newest")
-    last = int(np.flatnonzero(there.end_us >= event.at_us)[-1]) if len(there.end_us) else 0
-    after = float(there.start_us[min(row + 1, last)])
+    run, zero, found = result.runs["other"], _zero(result), scenario.preemptions(result)
+    there, event = result.occupancies["other"], found[which]
+    row = max(int(np.searchsorted(there.start_us, event.at_us + _SAME_US, side="right")) - 1, 1)
+    before, after = float(there.end_us[row - 1] - _SAME_US), float(there.start_us[min(row + 1, len(there.start_us) - 1)])
+    who, blocks = f"Request {event.request + 1}", count(event.blocks, "block")
+    together = sum(abs(other.at_us - event.at_us) <= _SAME_US for other in found)
+    also = f" It is one of {together} that lose their blocks in this step." if together > 1 else ""
+    holders, free = count(int(there.holders[row - 1]), "request"), count(int(run.steps.free[row - 1]), "block")
     return [
-        Scene("Before", f"At {_at(before, zero)}: {count(holders, 'request')} hold memory, {count(free, 'block')} of "
-              f"{memory.blocks:,} free. {who} has {event.tokens:,} tokens in {count(event.blocks, 'block')}.", before),
-        Scene("The step", f"At {_at(event.at_us, zero)}: {takes}: it gives up {count(event.blocks, 'block')} with the KV of "
-              f"{event.tokens:,} tokens and goes back to the head of the queue.{also}", event.at_us),
+        Scene("Before", f"In the step that ends at {_at(before, zero)}, {holders} hold memory, and {free} of "
+              f"{_memory(run).blocks:,} are free. {who} has {event.tokens:,} tokens in {blocks}.", before),
+        Scene("The step", f"At {_at(event.at_us, zero)} {_taker(event)}: it gives up {blocks} with the KV of {event.tokens:,} "
+              f"tokens and goes back to the head of the queue.{also}", event.at_us),
         Scene("After", _after(run, event, zero), after),
     ]
+
+
+def _taker(event: Preemption) -> str:
+    """Who needs a block, and why this request loses its own."""
+    who = f"request {event.request + 1}"
+    if event.by == event.request:
+        return f"{who} needs a block for its next token, none is free, and it is itself the last in line"
+    by = "a running request" if event.by < 0 else f"request {event.by + 1}"
+    return f"{by} needs a block for its next token, and none is free. {_titled(who)} is the last in line"
 
 
 def ms_of(result: Result, scene: Scene) -> float:
@@ -532,13 +534,13 @@ def sweep_words(curve: Sweep) -> str:
     """What the sweep shows from end to end, and what it means."""
     at = int(np.flatnonzero(curve.x == curve.x_here)[0])
     if curve.over == "block":
-        waste, blocks = curve.waste["other"], curve.blocks["other"]
+        waste, blocks, name = curve.waste["other"], curve.blocks["other"], curve.names["other"]
         held = percent(float(curve.waste["reserved"][0]))
-        said = (f"From blocks of {curve.x[0]:g} to blocks of {curve.x[-1]:g} slots, what paged memory wastes goes from "
-                f"{percent(float(waste[0]))} to {percent(float(waste[-1]))} of the pool, and the blocks of a request from "
-                f"{blocks[0]:,.0f} to {blocks[-1]:,.1f}. At {curve.x_here:g}, where you are, they are "
-                f"{percent(float(waste[at]))} and {blocks[at]:,.1f}. Each block is an entry in a block table, so small blocks "
-                f"cost bookkeeping. Orca (Max) wastes {held} whatever the block.")
+        said = (f"From blocks of {curve.x[0]:g} to blocks of {curve.x[-1]:g} slots, the part of its memory that {name} keeps "
+                f"without tokens goes from {percent(float(waste[0]))} to {percent(float(waste[-1]))}, and a request's block "
+                f"table from {blocks[0]:,.0f} entries to {blocks[-1]:,.1f}. At {curve.x_here:g}, where you are, they are "
+                f"{percent(float(waste[at]))} and {blocks[at]:,.1f}: large blocks stay partly empty, small ones cost "
+                f"bookkeeping. {curve.names['reserved']} keeps {held} without tokens, whatever the block.")
     else:
         parts = []
         for key, name in curve.names.items():
@@ -566,15 +568,15 @@ def recorded(result: Result) -> str:
         return ""
     theirs, ours = result.recorded_free, result.runs["other"].steps.free
     if not len(theirs):
-        return "The file does not list its steps, so there is nothing to compare with."
+        return f"The file does not list its steps, so there is nothing to compare with. {result.scenario.note}".strip()
     n = min(len(theirs), len(ours))
     differ = np.flatnonzero(theirs[:n] != ours[:n])
     if len(theirs) == len(ours) and not len(differ):
         return (f"In all {len(theirs):,} steps of the recording our run has exactly as many free blocks as vLLM's scheduler had: "
-                "the same decisions, from the same rules.")
+                f"the same decisions, from the same rules. {result.scenario.note}").strip()
     where = f", first in step {int(differ[0]) + 1:,}" if len(differ) else ""
     return (f"The recording has {count(len(theirs), 'step')}, our run {len(ours):,}; the free blocks differ in {len(differ):,} "
-            f"of the first {n:,}{where}.")
+            f"of the first {n:,}{where}. {result.scenario.note}").strip()
 
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
