@@ -27,7 +27,7 @@ FLOORS = (
     ("engine", "static"),
     ("visits",),
     ("slots",),
-    ("metrics", "lifecycle", "kv.occupancy", "kv.holdings"),
+    ("metrics", "lifecycle", "kv.stays", "kv.occupancy", "kv.holdings"),
     ("record",),
     ("cli",),
     ("__main__",),

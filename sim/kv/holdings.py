@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.kv.content import Chains
-from sim.kv.occupancy import Stays, limited, stays_of, tokens_at
+from sim.kv.occupancy import tokens_at
 from sim.kv.reserve import blocks_needed, piece
+from sim.kv.stays import Stays, limited, stays_of
 from sim.run import Event, Floats, Ints, Run
 from sim.slots import instants
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.kv.reserve import blocks_needed, piece
-from sim.orders import outputs
-from sim.policy import Memory, Policy
-from sim.run import LEFT, Floats, Ints, Run
-from sim.slots import MEMORY, Instants, instants
+from sim.kv.stays import Stays, limited, running, spans, stays_of
+from sim.run import Floats, Ints, Run
+from sim.slots import MEMORY, instants
 
 # What a token slot can be, in the order of every stack, table and legend; of the first four somebody keeps the rest out.
 PARTS = ("tokens", "reserved", "internal", "external", "free")
@@ -32,12 +32,14 @@ class Occupancy:
               or not in one piece (the "external fragmentation & others" of PagedAttention's figure 2, SOSP 2023)
     free      free, and nobody waits for memory
 
-    start_us, end_us  of each row, µs; step i takes first_us + i·growth_us, and the slots go from first to last, equally at
-                      each step. Exact at both ends, and for tokens at every step; other parts may saw about that line, as
-                      requests take whole blocks
-    first, last       part → slots after the decisions of the row's first and last step, float64[rows]
-    holders           requests that hold memory in each row
-    waits             whether the head of the queue waits for memory in each row
+    start_us, end_us     of each row, µs; step i takes first_us + i·growth_us
+    first, last          part → slots after the decisions of the row's first and last step, float64[rows]. In between, tokens
+                         grow equally at each step; where memory is paged the others saw about the straight line, since a
+                         request takes whole blocks. `at` and `shares` are exact
+    taken, never_filled  of each step, one row after the other: slots that were free when its row began, and slots that have
+                         become internal since then, float64[steps]
+    holders              requests that hold memory in each row
+    waits                whether the head of the queue waits for memory in each row
     """
 
     pool: int
@@ -48,32 +50,31 @@ class Occupancy:
     growth_us: Floats
     first: dict[str, Floats]
     last: dict[str, Floats]
+    taken: Floats
+    never_filled: Floats
     holders: Ints
     waits: NDArray[np.bool_]
 
     def shares(self, t0_us: float | None = None, t1_us: float | None = None) -> dict[str, float]:
         """Each part's share of the pool, averaged over the time from t0 to t1 (µs; else from the first row to the last)."""
         t0, t1 = self._window(t0_us, t1_us)
-        share = {
-            part: _mean(self._integral(t0, self.first[part], self.last[part]),
-                        self._integral(t1, self.first[part], self.last[part]), t1 - t0) / self.pool
-            for part in PARTS[:-1]
-        }
+        if not t1 > t0:
+            return {**dict.fromkeys(PARTS, 0.0), "free": 1.0}
+        held = (self._integrals(t1) - self._integrals(t0))[:-2] / (t1 - t0) / self.pool
+        share = dict(zip(PARTS, held.tolist(), strict=False))
         return {**share, "free": 1.0 - sum(share.values())}
 
     def batch(self, t0_us: float | None = None, t1_us: float | None = None) -> float:
         """How many requests hold memory, averaged over the time from t0 to t1 (µs; else from the first row to the last)."""
         t0, t1 = self._window(t0_us, t1_us)
-        held = self.holders.astype(np.float64)
-        return _mean(self._integral(t0, held, held), self._integral(t1, held, held), t1 - t0)
+        return float((self._integrals(t1) - self._integrals(t0))[-1]) / (t1 - t0) if t1 > t0 else 0.0
 
     def at(self, t_us: float) -> dict[str, float]:
         """The slots of each part in the step that runs at t (µs); at the moment between two steps, in the later one."""
-        row, step, _ = self._running(t_us)
+        row, step, _ = running(self.start_us, self.count, self.first_us, self.growth_us, t_us)
         if row < 0 or t_us >= self.end_us[row]:
             return {**dict.fromkeys(PARTS, 0.0), "free": float(self.pool)}
-        along = step / max(int(self.count[row]) - 1, 1)
-        return {part: float(self.first[part][row] + along * (self.last[part][row] - self.first[part][row])) for part in PARTS}
+        return dict(zip(PARTS, self._steps(row, row + 1)[:, step].tolist(), strict=False))
 
     def _window(self, t0_us: float | None, t1_us: float | None) -> tuple[float, float]:
         if not len(self.count):
@@ -81,53 +82,42 @@ class Occupancy:
         t0 = float(self.start_us[0]) if t0_us is None else t0_us
         return t0, float(self.end_us[-1]) if t1_us is None else t1_us
 
-    def _running(self, t_us: float) -> tuple[int, int, float]:
-        return _running(self.start_us, self.count, self.first_us, self.growth_us, t_us)
+    @cached_property
+    def _before(self) -> Ints:
+        """Steps before each row, and in all."""
+        return np.concatenate([[0], np.cumsum(self.count)])
 
-    def _integral(self, t_us: float, first: Floats, last: Floats) -> float:
-        """Slots × µs up to t, of a part that goes from first to last."""
-        row, step, since = self._running(t_us)
+    def _steps(self, row: int, end: int) -> Floats:
+        """The parts and the holders in each step of the rows row ≤ … < end; [6, steps]."""
+        which, before = np.repeat(np.arange(row, end), self.count[row:end]), self._before
+        i = np.arange(before[row], before[end]) - before[which]
+        steps = slice(before[row], before[end])
+        slope = (self.last["tokens"] - self.first["tokens"]) / np.maximum(self.count - 1, 1)
+        grown, taken, lost = i * slope[which], self.taken[steps], self.never_filled[steps]
+        values = np.array([self.first[part][which] for part in PARTS] + [self.holders[which].astype(np.float64)])
+        waits = self.waits[which]
+        values[:5] += grown, taken - grown - lost, lost, np.where(waits, -taken, 0), np.where(waits, 0, -taken)
+        return values
+
+    @cached_property
+    def _rows(self) -> Floats:
+        """Of each part and of the holders, slots × µs up to each row; [6, rows + 1]."""
+        i = np.arange(len(self.taken)) - np.repeat(self._before[:-1], self.count)
+        took = np.repeat(self.first_us, self.count) + i * np.repeat(self.growth_us, self.count)
+        each = np.add.reduceat(self._steps(0, len(self.count)) * took, self._before[:-1], axis=1)
+        return np.concatenate([np.zeros((6, 1)), np.cumsum(each, axis=1)], axis=1)
+
+    def _integrals(self, t_us: float) -> Floats:
+        """Of each part and of the holders, slots × µs up to t; the free slots only while something runs."""
+        row, step, since = running(self.start_us, self.count, self.first_us, self.growth_us, t_us)
         if row < 0:
-            return 0.0
-        slope = (last - first) / np.maximum(self.count - 1, 1)
-        whole = _steps(self.count[:row], first[:row], slope[:row], self.first_us[:row], self.growth_us[:row])
-        one = slice(row, row + 1)
+            return np.zeros(6)
         if t_us >= self.end_us[row]:
-            part = _steps(self.count[one], first[one], slope[one], self.first_us[one], self.growth_us[one])
-            return float(whole.sum() + part.sum())
-        part = _steps(np.array([step]), first[one], slope[one], self.first_us[one], self.growth_us[one])
-        return float(whole.sum() + part.sum() + (first[row] + slope[row] * step) * since)
-
-
-def _running(start_us: Floats, count: Ints, first_us: Floats, growth_us: Floats, t_us: float) -> tuple[int, int, float]:
-    """The row that starts last by t, −1 if none; which of its steps runs then, and for how long (µs)."""
-    row = int(np.searchsorted(start_us, t_us, side="right")) - 1
-    if row < 0:
-        return -1, 0, 0.0
-    first, growth, since, last = float(first_us[row]), float(growth_us[row]), t_us - float(start_us[row]), int(count[row]) - 1
-    b = first - growth / 2
-    step = int(min(2 * since / max(b + max(b * b + 2 * growth * since, 0.0) ** 0.5, 1e-300), last))
-    # The root may be off by rounding: one step more or less.
-    if step < last and _after(step + 1, first, growth) <= since:
-        step += 1
-    if step and _after(step, first, growth) > since:
-        step -= 1
-    return row, step, since - _after(step, first, growth)
-
-
-def _after(i: int, first: float, growth: float) -> float:
-    return i * first + growth * (i * (i - 1) / 2)
-
-
-def _steps(count: Ints, first: Floats, slope: Floats, first_us: Floats, growth_us: Floats) -> Floats:
-    """Σ (first + i·slope)·(first_us + i·growth_us) over the steps 0 ≤ i < count of each row."""
-    ones, squares = count * (count - 1) / 2, count * (count - 1) * (2 * count - 1) / 6
-    total: Floats = first * (count * first_us + ones * growth_us) + slope * (ones * first_us + squares * growth_us)
-    return total
-
-
-def _mean(before: float, after: float, span: float) -> float:
-    return (after - before) / span if span > 0 else 0.0
+            return self._rows[:, row + 1]
+        took = float(self.first_us[row]) + np.arange(step + 1) * float(self.growth_us[row])
+        took[step] = since
+        so_far: Floats = self._rows[:, row] + self._steps(row, row + 1)[:, : step + 1] @ took
+        return so_far
 
 
 def saturated(run: Run, there: Occupancy | None = None) -> tuple[float, float]:
@@ -147,20 +137,24 @@ def occupancy(run: Run) -> Occupancy:
     get a token; who got what then stands in the grants: ValueError if the run was made without record_grants.
     """
     memory, at = limited(run), instants(run)
-    stays = stays_of(run, at)
-    rows, steps = len(run.steps.count), run.steps
-    pool = memory.blocks * memory.block_size
-    holders = _sum(rows, stays.enter, stays.leave)
+    s, steps, rows = stays_of(run, at), run.steps, len(run.steps.count)
     waits = np.zeros(rows, bool)
     if rows:
         waits = at.slots[np.searchsorted(at.grid, at.clock.start, side="right").clip(1, len(at.grid) - 1) - 1, MEMORY] > 0
-    split = _paged if memory.reserve == "nothing" else _reserved
-    both = []
-    for tokens, reserved, internal, rounded, free in split(run, stays):
-        parts = (tokens, reserved, internal, rounded + np.where(waits, free, 0), np.where(waits, 0, free))
-        both.append({part: values.astype(np.float64) for part, values in zip(PARTS, parts, strict=True)})
-    return Occupancy(pool, at.clock.start, at.clock.end, steps.count, steps.first_us, steps.growth_us, both[0], both[1],
-                     holders, waits)
+    tokens = _tokens(rows, s)
+    split = (_paged if memory.reserve == "nothing" else _reserved)(run, s, tokens[0])
+    last = np.cumsum(steps.count) - 1  # step of each row
+    grown, taken, lost = tokens[1] - tokens[0], split.taken[last], split.never_filled[last]
+    external = split.rounded + np.where(waits, split.free, 0)
+    first = split.tokens, split.reserved, split.internal, external, np.where(waits, 0, split.free)
+    changes = grown, taken - grown - lost, lost, np.where(waits, -taken, 0), np.where(waits, 0, -taken)
+    floats = [values.astype(np.float64) for values in first]
+    return Occupancy(
+        memory.blocks * memory.block_size, at.clock.start, at.clock.end, steps.count, steps.first_us, steps.growth_us,
+        dict(zip(PARTS, floats, strict=True)),
+        {part: values + change for part, values, change in zip(PARTS, floats, changes, strict=True)},
+        split.taken.astype(np.float64), split.never_filled.astype(np.float64), _sum(rows, s.enter, s.leave), waits,
+    )
 
 
 def tokens_at(run: Run, t_us: float) -> Ints:
@@ -172,7 +166,7 @@ def tokens_at(run: Run, t_us: float) -> Ints:
     at, tokens = instants(run), np.zeros(len(run), np.int64)
     stays, clock = stays_of(run, at), at.clock
     steps = run.steps
-    row, step, _ = _running(clock.start, steps.count, steps.first_us, steps.growth_us, t_us)
+    row, step, _ = running(clock.start, steps.count, steps.first_us, steps.growth_us, t_us)
     if row < 0 or t_us >= clock.end[row]:
         return tokens
     here = (stays.ready <= row) & (row < stays.exit)
@@ -187,136 +181,20 @@ def tokens_at(run: Run, t_us: float) -> Ints:
     return tokens
 
 
-# ---- how the tokens of each request grow
+# ---- the split
 
 
 @dataclass(frozen=True)
-class Stays:
-    """Each time a request held memory, and how its tokens grow: prompts row by row, decodes by one at each decode step.
+class _Split:
+    """In slots: after the first step of each row, [rows], and what each step has taken and lost since, [steps]."""
 
-    request             who
-    enter, leave        it holds memory in the step rows enter ≤ row < leave
-    ready, exit         it decodes in the rows ready ≤ row < exit, and has offset + begun[…][row] tokens
-    left_us             when it gave up its memory, µs; inf: it has not
-    kept                its tokens when it entered: found in the prefix cache, or swapped in
-    known, end          its tokens before its first decode step, and from `exit` on
-    final               its final length
-    stay, row, tokens   of each row before `ready`: whose, which, and the tokens after its first and its last step
-    begun               of each step row: decode steps begun by its first and by its last step
-    """
-
-    request: Ints
-    enter: Ints
-    ready: Ints
-    exit: Ints
-    leave: Ints
-    left_us: Floats
-    kept: Ints
-    known: Ints
-    end: Ints
-    offset: Ints
-    final: Ints
-    stay: Ints
-    row: Ints
-    tokens: tuple[Ints, Ints]
-    begun: tuple[Ints, Ints]
-
-
-def limited(run: Run) -> Memory:
-    """The memory of a run; ValueError if it has no limit."""
-    if run.policy.memory is None:
-        raise ValueError(f"policy {run.policy.name!r} has memory without limit; there is no pool to split")
-    return run.policy.memory
-
-
-def stays_of(run: Run, at: Instants) -> Stays:
-    """The stays of a run, in the order of admission. ValueError as `occupancy`."""
-    v, clock, steps = at.visits, at.clock, run.steps
-    entered = ~np.isnan(v.entered)
-    computed, most = _computed(run, v.request)
-    final = run.trace.prompt + outputs(run.trace, run.policy) - 1
-    final = np.where(np.isin(run.outcome, LEFT), most, final)
-    order = np.lexsort((v.rank, v.entered))[: int(entered.sum())]  # in which tokens are granted
-    request, kept, known, computed = v.request[order], v.kept[order], v.known[order], computed[order]
-    start, rows = clock.start, len(clock.start)
-    enter = np.searchsorted(start, v.entered[order], side="right") - 1
-    exits = np.searchsorted(start, v.done[order])  # nan: after the last row
-    leave = np.searchsorted(start, v.left[order])
-    ready = np.minimum(np.where(np.isnan(v.ready[order]), exits, np.searchsorted(start, v.ready[order])), exits)
-    decoded = np.concatenate([[0], np.cumsum(steps.count * (steps.decode > 0))])
-    begun = (decoded[:-1] + (steps.decode > 0), decoded[1:])
-    odd = _odd(run.policy)
-    if odd:
-        ready = exits
-    stay, row = _spans(enter, ready)
-    if odd:
-        tokens = _from_grants(run, request[stay], stay, row, kept[stay])
-    else:
-        goal = np.where(np.isnan(v.ready[order]) & (computed >= 0), computed, known)
-        tokens = _in_line(steps.prefill, steps.count, goal - kept, kept, stay, row)
-    offset = known - decoded[ready.clip(0, rows)]
-    end = offset + decoded[exits]
-    last = np.append(stay[1:] != stay[:-1], True)[: len(stay)] & (exits == ready)[stay]
-    end[stay[last]] = tokens[1][last]
-    left_us = np.where(np.isnan(v.left[order]), np.inf, v.left[order])
-    return Stays(request, enter, ready, exits, leave, left_us, kept, known, end, offset, final[request], stay, row, tokens, begun)
-
-
-def _odd(policy: Policy) -> bool:
-    """Whether more than one prompt may be half done, or a decoding request may get nothing in a step that has decodes."""
-    if policy.batching == "static":
-        return False
-    few = policy.budget is not None and policy.slots > policy.budget and policy.prompts == "alone"
-    return policy.chunk_cap > 0 or policy.prefill_every > 1 or few
-
-
-def _computed(run: Run, request: Ints) -> tuple[Ints, Ints]:
-    """Tokens that each row of the visits had when it was taken away, −1 if it was not; the most that each request lost."""
-    computed, most = np.full(len(request), -1, np.int64), np.zeros(len(run), np.int64)
-    row = np.searchsorted(request, np.arange(len(run))).tolist()
-    for event in run.events:
-        if event.kind in ("preempted", "cancelled"):
-            computed[row[event.request]] = event.tokens
-            row[event.request] += 1
-            most[event.request] = max(int(most[event.request]), event.tokens)
-    return computed, most
-
-
-def _spans(first: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Index and number of every whole number in the spans first ≤ number < end."""
-    length = np.maximum(end - first, 0)
-    which = np.repeat(np.arange(len(first)), length)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(length) - length - first, length)
-
-
-def _in_line(prefill: Ints, count: Ints, need: Ints, kept: Ints, stay: Ints, row: Ints) -> tuple[Ints, Ints]:
-    """Tokens after the first and the last step of a row, of prompts that are computed one after the other."""
-    before = np.cumsum(need) - need
-    line = np.concatenate([[0], np.cumsum(prefill * count)])
-    first = kept[stay] + (line[row] + prefill[row] - before[stay]).clip(0, need[stay])
-    return first, kept[stay] + (line[row + 1] - before[stay]).clip(0, need[stay])
-
-
-def _from_grants(run: Run, request: Ints, stay: Ints, row: Ints, kept: Ints) -> tuple[Ints, Ints]:
-    """The same for any prompts and decodes, from who was granted what."""
-    if run.grants is None:
-        raise ValueError("who got which tokens does not follow from the policy: simulate with record_grants=True")
-    flat = [(r, i, tokens) for r, grants in enumerate(run.grants) for i, tokens in grants]
-    rows, who, granted = np.array(flat, np.int64).reshape(-1, 3).T
-    order = np.argsort(rows * len(run) + who)
-    keys = np.append((rows * len(run) + who)[order], -1)
-    place = np.searchsorted(keys[:-1], row * len(run) + request)
-    grant = np.where(keys[place] == row * len(run) + request, np.append(granted[order], 0)[place], 0)
-    total = np.cumsum(grant * run.steps.count[row])
-    begin = np.searchsorted(stay, stay)
-    last = kept + total - np.concatenate([[0], total])[begin]
-    return last - grant * (run.steps.count[row] - 1), last
-
-
-# ---- the split, after the first and after the last step of each row
-
-
-Split = tuple[Ints, Ints, Ints, Ints, Ints]  # tokens, reserved, internal, rounded up, free
+    tokens: Ints
+    reserved: Ints
+    internal: Ints
+    rounded: Ints
+    free: Ints
+    taken: Ints
+    never_filled: Ints
 
 
 def _sum(rows: int, first: Ints, end: Ints, values: Ints | int = 1) -> Ints:
@@ -338,54 +216,60 @@ def _tokens(rows: int, s: Stays) -> tuple[Ints, Ints]:
     return first, last
 
 
-def _reserved(run: Run, s: Stays) -> list[Split]:
+def _reserved(run: Run, s: Stays, tokens: Ints) -> _Split:
     """What is held is known at admission; only the tokens grow."""
     memory, rows = limited(run), len(run.steps.count)
     needs = blocks_needed(run.trace, run.policy)[s.request]
     pieces = np.array([piece(count) for count in needs.tolist()], np.int64) if memory.contiguous else needs
     size = memory.block_size
     held, taken = _sum(rows, s.enter, s.leave, needs * size), _sum(rows, s.enter, s.leave, pieces * size)
-    final = _sum(rows, s.enter, s.leave, s.final)
-    free = memory.blocks * size - taken
-    return [(tokens, final - tokens, held - final, taken - held, free) for tokens in _tokens(rows, s)]
+    final, none = _sum(rows, s.enter, s.leave, s.final), np.zeros(int(run.steps.count.sum()), np.int64)
+    return _Split(tokens, final - tokens, held - final, taken - held, memory.blocks * size - taken, none, none)
 
 
-def _paged(run: Run, s: Stays) -> list[Split]:
+def _paged(run: Run, s: Stays, tokens: Ints) -> _Split:
     """Each request has room in its last block only: that of its own tokens to come, and, in its very last, of nobody's."""
-    memory, rows = limited(run), len(run.steps.count)
-    size, tokens, blocks = memory.block_size, _tokens(rows, s), _blocks(run, s)
-    free = (run.steps.free + blocks[1] - blocks[0]) * size, run.steps.free * size
-    from_tokens = (s.final - 1) // size * size + 1  # with so many it has its very last block
-    beyond = -s.final % size
-    splits = []
-    for begun, prompt, total, count, left in zip(s.begun, s.tokens, tokens, blocks, free, strict=True):
-        last_block = np.maximum(s.ready, np.searchsorted(begun, from_tokens - s.offset))
-        internal = _sum(rows, np.minimum(last_block, rows), np.minimum(s.exit, rows), beyond)
-        internal += np.bincount(s.row, np.where(prompt >= from_tokens[s.stay], beyond[s.stay], 0), rows).astype(np.int64)
-        room = count * size - total
-        splits.append((memory.blocks * size - left - room, room - internal, internal, np.zeros_like(room), left))
-    return splits
+    memory, steps, rows = limited(run), run.steps, len(run.steps.count)
+    size = memory.block_size
+    last_block, beyond = (s.final - 1) // size * size + 1, -s.final % size
+    before, which = np.cumsum(steps.count) - steps.count, np.repeat(np.arange(rows), steps.count)
+    begun = s.begun[0][which] + (np.arange(len(which)) - before[which]) * (steps.decode > 0)[which]
+    blocks, ends = _by_decode_step(run, s, last_block, beyond)
+    taken, lost = (change[begun] - change[s.begun[0]][which] for change in (blocks, ends))
+
+    # Prompts that go on in equal chunks for several steps.
+    long = np.flatnonzero(steps.count[s.row] > 1)
+    pair, i = spans(np.zeros_like(long), steps.count[s.row[long]])
+    stay, row, start = s.stay[long][pair], s.row[long][pair], s.tokens[0][long][pair]
+    grown = start + i * ((s.tokens[1][long][pair] - start) // (steps.count[row] - 1))
+    np.add.at(taken, before[row] + i, -(-grown // size) + -start // size)
+    np.add.at(lost, before[row] + i, ((grown >= last_block[stay]) & (start < last_block[stay])) * beyond[stay])
+
+    # After the first step of each row.
+    reached = np.maximum(s.ready, np.searchsorted(s.begun[0], last_block - s.offset))
+    internal = _sum(rows, np.minimum(reached, s.exit), s.exit, beyond)
+    np.add.at(internal, s.row, (s.tokens[0] >= last_block[s.stay]) * beyond[s.stay])
+    prompt, decodes = -(-s.known // size), s.exit > s.ready
+    held = _sum(rows, s.ready, s.exit, prompt) + blocks[s.begun[0]]
+    held -= _sum(rows, s.exit[decodes], np.full(int(decodes.sum()), rows), (-(-s.end // size) - prompt)[decodes])
+    np.add.at(held, s.row, -(-s.tokens[0] // size))
+    room = held * size - tokens
+    free = (steps.free + taken[before + steps.count - 1]) * size
+    return _Split(memory.blocks * size - free - room, room - internal, internal, np.zeros_like(room), free, taken * size, lost)
 
 
-def _blocks(run: Run, s: Stays) -> tuple[Ints, Ints]:
-    """Σ blocks over the requests; one that several share counts for each.
+def _by_decode_step(run: Run, s: Stays, last_block: Ints, beyond: Ints) -> tuple[Ints, Ints]:
+    """Up to each decode step: blocks that decoding requests have taken, and slots that are nobody's in their very last ones.
 
     A decoding request takes a block every `size` decode steps: marks at its first one and after its last one, summed in
-    strides of `size`, say how many are taken at each decode step.
+    strides of `size`, say how many are taken at each. `last_block`: the tokens with which a request has its very last one.
     """
-    size, rows = limited(run).block_size, len(run.steps.count)
-    steps = int(s.begun[1][-1]) if rows else 0
-    marks = np.zeros(-(-(steps + 2) // size) * size + size, np.int64)
-    prompt, end = -(-s.known // size), -(-s.end // size)
-    decodes = s.exit > s.ready
+    size, decodes = limited(run).block_size, s.exit > s.ready
+    steps = int(s.begun[1][-1]) if len(s.begun[1]) else 0
+    marks, ends = np.zeros(-(-(steps + 2) // size) * size + size, np.int64), np.zeros(steps + 1, np.int64)
     # With offset + b tokens at decode step b, it takes its block number j (from 0) at b = j·size + 1 − offset.
-    np.add.at(marks, (prompt * size + 1 - s.offset)[decodes], 1)
-    np.add.at(marks, (end * size + 1 - s.offset)[decodes], -1)
-    taken = np.cumsum(np.cumsum(marks.reshape(-1, size), axis=0).ravel())
-    base = _sum(rows, s.ready, s.exit, prompt)
-    gone = _sum(rows, s.exit[decodes], np.full(int(decodes.sum()), rows), (end - prompt)[decodes])
-    first, last = (
-        base + taken[begun] - gone + np.bincount(s.row, -(-tokens // size), rows).astype(np.int64)
-        for begun, tokens in zip(s.begun, s.tokens, strict=True)
-    )
-    return first, last
+    np.add.at(marks, (-(-s.known // size) * size + 1 - s.offset)[decodes], 1)
+    np.add.at(marks, (-(-s.end // size) * size + 1 - s.offset)[decodes], -1)
+    comes = decodes & (s.known < last_block) & (last_block <= s.end)
+    np.add.at(ends, (last_block - s.offset)[comes], beyond[comes])
+    return np.cumsum(np.cumsum(marks.reshape(-1, size), axis=0).ravel()), np.cumsum(ends)
