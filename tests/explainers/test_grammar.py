@@ -88,6 +88,13 @@ def test_a_request_has_another_shade_than_its_neighbours(dark: bool) -> None:
     assert shades[3] == shades[0]
 
 
+@BOTH
+def test_the_tones_of_requests_in_memory_differ_at_a_glance(dark: bool) -> None:
+    tones = [lab(linear(g.colour("tokens", dark, r))) for r in range(g.shades("tokens"))]
+    assert len(tones) == 6
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(tones, 2)) > 9  # 2.3 is just noticeable
+
+
 def test_every_role_has_a_label_and_a_phrase() -> None:
     assert all(role.label and role.says for role in g.ROLES.values())
     assert set(SLOT_ROLES) <= set(g.ROLES)
