@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.trace import Ints
+
 
 @dataclass(frozen=True)
 class Shared:
@@ -111,6 +113,16 @@ def samples(prompt: int, output: int, n: int, block_size: int) -> Shared:
     for _ in range(_more(output)):
         tables.write()
     return _shared(tables)
+
+
+def sample_blocks(prompt: Ints, output: Ints, n: int, block_size: int) -> Ints:
+    """`samples(…).blocks` of many prompts at once, in closed form; same shape as prompt and output.
+
+    The full blocks of the prompt are there once. All else each sample has for itself, as soon as it writes into it.
+    """
+    full, each = prompt // block_size, -(-(prompt + output - 1) // block_size)
+    blocks: Ints = np.where(output > 1, full + n * (each - full), each)
+    return blocks
 
 
 def beams(prompt: int, output: int, k: int, block_size: int, rng: np.random.Generator) -> Shared:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sim.record import orca, step_times
+from sim.record import orca, paged_attention, step_times
 from sim.record.claim import Claim
 
 __all__ = ["CLAIMS", "Claim", "compute", "table", "to_json"]
 
 # name -> function that computes the claim; a few may share a simulation, which is kept.
-CLAIMS: dict[str, Callable[[], Claim]] = {**step_times.CLAIMS, **orca.CLAIMS}
+CLAIMS: dict[str, Callable[[], Claim]] = {**step_times.CLAIMS, **orca.CLAIMS, **paged_attention.CLAIMS}
 
 
 def compute(names: Iterable[str] | None = None, progress: Callable[[int, int, str], None] | None = None) -> list[Claim]:

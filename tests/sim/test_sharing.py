@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.kv.sharing import Shared, Tables, beams, samples
+from sim.kv.sharing import Shared, Tables, beams, sample_blocks, samples
 
 
 def test_two_samples_of_a_prompt_of_seven_by_hand() -> None:
@@ -42,6 +42,13 @@ def test_samples_in_closed_form(prompt: int, output: int, n: int, size: int) -> 
     assert shared.blocks == shared.most == full + n * (each - full)
     assert shared.without == n * each
     assert shared.copies == (n - 1) * (prompt % size > 0)
+
+
+@given(prompt=st.integers(1, 40), output=st.integers(1, 40), n=st.integers(1, 7), size=st.integers(1, 17))
+def test_many_prompts_at_once_hold_what_each_holds(prompt: int, output: int, n: int, size: int) -> None:
+    prompts, outputs = np.array([prompt, prompt + 1]), np.array([output, 1])
+    expected = [samples(p, o, n, size).blocks for p, o in zip(prompts.tolist(), outputs.tolist(), strict=True)]
+    assert sample_blocks(prompts, outputs, n, size).tolist() == expected
 
 
 @given(prompt=st.integers(1, 20), n=st.integers(1, 5), size=st.integers(1, 5), data=st.data())
