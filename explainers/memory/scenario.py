@@ -103,14 +103,13 @@ KNOBS: tuple[Knob, ...] = (
 
 PRESETS: tuple[Preset, ...] = (
     Preset("paper", "The paper's set-up", {},
-           "Orca (Max) reserves 2,048 tokens for every request, a row each: seven fit, and most of each row is never filled. "
-           "Paged memory takes blocks as tokens come, and all forty fit."),
+           "Orca (Max) reserves 2,048 tokens for every request, a row each, and most of each row is never filled. Paged memory "
+           "takes blocks as tokens come: nearly all that is taken holds tokens, and all forty fit."),
     Preset("maximum", "Everyone hits the maximum", {"spread": 0.0, "longest": 256, "memory": 5_500},
            "Every request ends at 256 tokens, so nothing that is reserved is wasted. Paged memory lets in more than can end "
            "there: it preempts, computes again, and is done later than Orca (Max)."),
     Preset("short", "Short replies, long maximum", {"mean": "Alpaca", "longest": 4096},
-           "Requests of about 80 tokens, each with a reservation of 4,096: three fit at once, and nearly all of their memory is "
-           "never filled."),
+           "Requests of about 80 tokens, each with a reservation of 4,096: nearly all of what they reserve is never filled."),
     Preset("coarse", "Block size 256", {"block": 256},
            "The last block of each request is half empty on average: with blocks of 256 tokens that is as much as many a reply. "
            "Watch the hatched ends of the blocks, and the sweep over block size."),
