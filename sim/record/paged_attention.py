@@ -220,7 +220,7 @@ def _batch_at_two() -> Claim:
         _LOAD_SET_UP,
         f"only {100 * load.used:.0f} % of the memory is held at this rate, so the time of a step decides: by Little's law, "
         f"N = λ·E[O]·t, their {theirs:g} means {_THEIR_STEP_MS:.0f} ms for each token, and ours takes {1e3 * load.step:.1f} ms: "
-        "kernels alone, without sampling, scheduling and Python, and kernels of later years; their attention kernel took 20 to 26 % "
+        "kernels alone, without sampling, scheduling and Python; and their attention kernel took 20 to 26 % "
         "longer than FasterTransformer's (figure 18a)",
     )
 
