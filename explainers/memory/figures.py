@@ -49,7 +49,8 @@ WASTE = (INTERNAL, EXTERNAL)
 
 def names(result: Result) -> dict[str, str]:
     """What each allocator is called on the screen, by key."""
-    return {key: policy.name for key, policy in result.scenario.policies.items()}
+    found = {key: policy.name for key, policy in result.scenario.policies.items()}
+    return found | ({"other": f"{found['other']}, second"} if found["other"] == found["reserved"] else {})
 
 
 def zero_us(result: Result) -> float:

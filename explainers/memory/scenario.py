@@ -393,12 +393,11 @@ def preemptions(result: Result, key: str = "other") -> list[Preemption]:
     memory = run.policy.memory
     size = memory.block_size if memory else 1
     each = 2 * swap_us_per_block(server, size) / 1000 if isinstance(server, Service) else math.nan
-    found = []
-    for e in run.events:
-        if e.kind == "preempted":
-            again = float(step_us(server, max(e.tokens, 1), attention=attention_units(e.tokens), requests=1)) / 1000
-            found.append(Preemption(e.at_us, e.request, e.by, e.tokens, e.blocks, again, e.blocks * each))
-    return found
+    lost = [e for e in run.events if e.kind == "preempted"]
+    tokens = np.array([e.tokens for e in lost], np.int64)
+    again = step_us(server, np.maximum(tokens, 1), attention=attention_units(tokens), requests=1) / 1000
+    return [Preemption(e.at_us, e.request, e.by, e.tokens, e.blocks, ms, e.blocks * each)
+            for e, ms in zip(lost, again.tolist(), strict=True)]
 
 
 # --- over the range of a knob, over the seeds -------------------------------------------------------------------------
@@ -462,7 +461,8 @@ def _over_rates(v: dict[str, Value]) -> Sweep:
             p99[key].append(float(np.quantile(e2e(run), 0.99)))
     note = "" if v["arrivals"] == POISSON else "Here they come one by one (Poisson), not all at once."
     return Sweep("rate", np.array(xs), here, {}, {}, {k: np.array(x) for k, x in batch.items()},
-                 {k: np.array(x) for k, x in p99.items()}, note, {"reserved": MAX, "other": str(v["other"])})
+                 {k: np.array(x) for k, x in p99.items()}, note,
+                 {"reserved": MAX, "other": f"{MAX}, second" if v["other"] == MAX else str(v["other"])})
 
 
 def _frozen(run: Run) -> Run:

@@ -1,6 +1,6 @@
 """The memory lesson's pictures: every token slot is drawn once, and each says its finding where it is seen, heard or read.
 
-By hand (memory_hand.py): 32 slots, three requests of 4 prompt tokens and 6 KV at the end, a step a ms.
+By hand (memory_small.py): 32 slots, three requests of 4 prompt tokens and 6 KV at the end, a step a ms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from explainers.kit.grammar import Pic
 from explainers.memory import figures as f
 from explainers.memory import scenario as s
 from sim.kv.occupancy import PARTS
-from tests.explainers.memory_hand import US, by_hand
+from tests.explainers.memory_small import US, by_hand
 
 PRESETS = s.PRESETS
 EXTREMES: tuple[dict[str, Any], ...] = (
@@ -102,15 +102,14 @@ def test_axes_cannot_be_dragged() -> None:
 
 @pytest.mark.parametrize("values", VALUES, ids=str)
 def test_the_slots_of_a_memory_are_its_occupancy(values: dict[str, Any]) -> None:
-    # At the first and the last step of a row the split is exact (sim.kv.occupancy); between them it may saw about a line.
+    # At any moment: between the first instant and the last, the space is the playback of block tables, the occupancy a sum.
     result = s.result(values)
     for key, there in result.occupancies.items():
-        for row in np.linspace(0, len(there.count) - 1, 12).astype(int).tolist():
-            t = float(there.start_us[row])
+        for t in np.random.default_rng(0).uniform(there.start_us[0], there.end_us[-1], 12).tolist():
             space = f.cells(result, key, t, most=1 << 40)
             assert space.length.sum() == there.pool
             found = np.bincount(space.part, weights=space.length, minlength=len(PARTS)).tolist()
-            assert dict(zip(PARTS, found, strict=True)) == pytest.approx(there.at(t)), (key, row)
+            assert dict(zip(PARTS, found, strict=True)) == pytest.approx(there.at(t)), (key, t)
 
 
 @pytest.mark.parametrize("values", VALUES, ids=str)
@@ -369,6 +368,14 @@ def test_the_sweeps_read_as_findings() -> None:
     assert "at 2 requests that hold memory" in rate.alt
     assert s.sweep({}, over="rate").note in rate.figure["layout"]["xaxis"]["title"]["text"]
     assert blocks.table()["block size"].tolist() == list(s.BLOCKS)
+
+
+def test_an_allocator_beside_itself_has_two_curves_and_two_names() -> None:
+    pic = f.sweep(s.sweep({"other": s.MAX}, over="rate"), dark=False)
+    first, second = (t for t in pic.figure["data"] if t["yaxis"] == "y")
+    assert first["y"] == second["y"]
+    assert first["name"] != second["name"]
+    assert len(set(f.names(s.result({"other": s.MAX})).values())) == 2
 
 
 def test_the_band_states_the_median_beside_the_run() -> None:

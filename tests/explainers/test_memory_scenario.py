@@ -12,7 +12,7 @@ from sim.hardware import GIB
 from sim.metrics import e2e
 from sim.policy import Memory
 from sim.service import Affine
-from tests.explainers.memory_hand import by_hand
+from tests.explainers.memory_small import by_hand
 
 KEYS = {knob.key: knob for knob in s.KNOBS}
 
