@@ -152,8 +152,8 @@ def test_a_preemption_is_told_in_three_moments() -> None:
     before, step, after = story.preempted(short(), 0)
     assert before.words == ("In the step that ends at 3.0 ms, 2 requests hold memory, and 0 blocks of 4 are free. Request 2 has "
                             "4 tokens in 2 blocks.")
-    assert step.words == ("At 3.0 ms request 1 needs a block for its next token, and none is free. Request 2 is the last in line: "
-                          "it gives up 2 blocks with the KV of 4 tokens and goes back to the head of the queue.")
+    assert step.words == ("At 3.0 ms request 1 needs a block for its next token, and none is free. Request 2 is the last in "
+                          "line: it gives up 2 blocks with the KV of 4 tokens and goes back to the head of the queue.")
     assert after.words.startswith("Request 2 comes back at 5.0 ms with nothing kept, and writes its next token at 6.0 ms.")
     assert (before.at_us < step.at_us < after.at_us) and step.at_us == 3000
 
