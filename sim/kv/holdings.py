@@ -12,9 +12,10 @@ from sim.kv.content import Chains
 from sim.kv.occupancy import tokens_at
 from sim.kv.reserve import blocks_needed, piece
 from sim.kv.stays import Stays, limited, stays_of
-from sim.run import Event, Floats, Ints, Run
+from sim.run import REFUSED, Event, Floats, Ints, Run
 from sim.slots import instants
 
+_NEVER = 1 << 60
 __all__ = ["Holdings", "holdings", "tokens_at"]
 
 
@@ -84,6 +85,8 @@ class _Replay:
         self._chains = Chains(memory.block_size) if memory.prefix_cache else None
         if self._chains is not None:
             self._chains.submit(run.trace)
+        gave_up = [event.request for event in run.events if event.kind == "cancelled"]
+        self._gave_up = {i: k for k, i in enumerate(gave_up)}
         self._free = OrderedDict[int, None].fromkeys(range(memory.blocks))
         self._holders = [0] * memory.blocks
         self._key: list[int | None] = [None] * memory.blocks  # what the prefix of a full block is known by
@@ -92,6 +95,8 @@ class _Replay:
         self._table: dict[int, list[int]] = {}  # of those who hold blocks, in order of admission
         self._full: dict[int, int] = {}  # how many of their blocks have been published
         self._tokens: dict[int, int] = {}  # computed
+        self._known: dict[int, int] = {}  # to compute before they decode
+        self._budget = _NEVER if run.policy.budget is None else run.policy.budget
         self._open: dict[int, list[int]] = {}  # their rows below
         self._rows: list[tuple[int, int, int, int, float]] = []  # the columns of Holdings but the last
         self._ends: list[float] = []
@@ -101,7 +106,8 @@ class _Replay:
         stays, steps, rows = self._stays, self._run.steps, len(self._start)
         entering, leaving = _by_row(stays.enter, rows), _by_row(stays.leave, rows + 1)
         preempted = _preempted(self._run, self._start)
-        request, left, kept = stays.request.tolist(), stays.left_us.tolist(), stays.kept.tolist()
+        request, left = stays.request.tolist(), stays.left_us.tolist()
+        kept, known = stays.kept.tolist(), stays.known.tolist()
         count, first_us, growth = steps.count.tolist(), steps.first_us.tolist(), steps.growth_us.tolist()
         for row in range(rows + 1):
             taken_away = {event.request for event in preempted.get(row, ())}
@@ -120,6 +126,7 @@ class _Replay:
             self._first_step(now, granted, preempted.get(row, []))
             for stay in entering.get(row, ()):
                 self._enter(request[stay], kept[stay], now)
+                self._known[request[stay]] = known[stay]
                 self._compute(request[stay], granted[request[stay]], now)
             if count[row] > 1:
                 self._further_steps(now, granted, count[row], first_us[row], growth[row])
@@ -134,9 +141,9 @@ class _Replay:
         return Holdings(first[held].astype(np.int64), length[held].astype(np.int64), who, where, start[held], end[held])
 
     def _in_order_of_end(self, stays: list[int], request: list[int], taken_away: set[int]) -> list[int]:
-        """Those who leave before a row: who gave up, then who ended, in the order of admission; the preempted go later."""
-        gave_up = self._run.outcome != 0
-        return sorted([s for s in stays if request[s] not in taken_away], key=lambda s: (not gave_up[request[s]], s))
+        """Those who leave before a row: who gave up, as noticed, then who ended, as admitted; the preempted go later."""
+        ended = len(self._gave_up)
+        return sorted([s for s in stays if request[s] not in taken_away], key=lambda s: (self._gave_up.get(request[s], ended), s))
 
     def _first_step(self, now: float, granted: dict[int, int], preempted: list[Event]) -> None:
         """The running requests take their blocks in turn; who finds too few has others give theirs back first."""
@@ -145,19 +152,30 @@ class _Replay:
                 if i in self._table:
                     self._compute(i, tokens, now)
             return
-        blocks = {event.request: event.blocks for event in preempted}
+        victims, left, cap = {event.request: event.blocks for event in preempted}, self._budget, self._cap(now)
+        withdrawn: dict[int, int] = {}
         for i in list(self._table):
-            if i not in self._table:
-                continue
             for event in preempted:
-                if event.by == i and event.request in self._table:
+                if event.by == i and i in self._table and event.request in self._table:
                     self._release(event.request, now)
-            if i not in self._table:
-                continue
-            if i in granted:
+                    left += withdrawn.get(event.request, 0)
+            if i in self._table and i in granted:
                 self._compute(i, granted[i], now)
-            elif i in blocks:  # a grant that will be withdrawn
-                self._grow(i, blocks[i], now)
+                left -= granted[i]
+            elif i in self._table and i in victims:  # it is granted tokens, and loses them in this very step
+                withdrawn[i] = min(max(self._known[i] - self._tokens[i], 1), left, cap)
+                if self._tokens[i] + withdrawn[i] <= victims[i] * self._size:  # else its prompt is held back
+                    self._compute(i, withdrawn[i], now)
+                    left -= withdrawn[i]
+
+    def _cap(self, now: float) -> int:
+        """Most prompt tokens of one request in the step that is decided now (rule 6)."""
+        run, policy = self._run, self._run.policy
+        there = (run.trace.arrival_us <= now) & ~(run.finished_us <= now) & (run.outcome != REFUSED)
+        count = int(there.sum())
+        if not policy.chunk_cap or count <= 1:
+            return _NEVER
+        return max(policy.chunk_cap, (policy.batched or self._budget) // count) if policy.fair_cap else policy.chunk_cap
 
     def _further_steps(self, start: float, granted: dict[int, int], count: int, first_us: float, growth: float) -> None:
         """The other steps of a row: who needs further blocks takes them at the step that fills them, in turn."""
