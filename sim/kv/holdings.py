@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.kv.content import Chains
-from sim.kv.occupancy import tokens_at
 from sim.kv.reserve import blocks_needed, piece
 from sim.kv.stays import Stays, limited, stays_of
 from sim.run import REFUSED, Event, Floats, Ints, Run
 from sim.slots import instants
 
 _NEVER = 1 << 60
-__all__ = ["Holdings", "holdings", "tokens_at"]
 
 
 @dataclass(frozen=True)

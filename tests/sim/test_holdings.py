@@ -10,6 +10,7 @@ from hypothesis import given
 
 from sim.engine import simulate
 from sim.kv.holdings import Holdings, holdings
+from sim.kv.occupancy import occupancy, tokens_at
 from sim.policy import Policy, continuous, orca, orca_in_one_piece
 from sim.run import Run
 from sim.service import Affine, StepTime
@@ -129,13 +130,22 @@ def test_nobody_ever_came_in() -> None:
 
 
 def check_free(run: Run) -> Holdings:
-    """In the last step of every row as many blocks are free as the run says, and without a cache nobody shares one."""
-    memory, held = run.policy.memory, holdings(run)
+    """In the last step of every row as many blocks are free as the run says, without a cache nobody shares one, and what lies
+    in the blocks is what the occupancy says."""
+    memory, held, parts = run.policy.memory, holdings(run), occupancy(run)
     assert memory is not None
     assert (held.start_us < held.end_us).all() and (held.length > 0).all()
     for row in range(len(run.steps.count)):
         if run.steps.first_us[row] > 0:
-            blocks = [block for table in tables(held.at(middles(run, row)[-1])).values() for block in table]
+            t = middles(run, row)[-1]
+            table_of, tokens = tables(held.at(t)), tokens_at(run, t)
+            blocks = [block for table in table_of.values() for block in table]
+            filled = dict.fromkeys(blocks, 0)
+            for request, table in table_of.items():
+                for place, block in enumerate(table):
+                    there = int(np.clip(tokens[request] - place * memory.block_size, 0, memory.block_size))
+                    filled[block] = max(filled[block], there)
+            assert sum(filled.values()) == pytest.approx(parts.at(t)["tokens"], abs=1e-6)
             assert not blocks or 0 <= min(blocks) <= max(blocks) < memory.blocks
             assert memory.blocks - len(set(blocks)) == run.steps.free[row]
             assert memory.prefix_cache or len(set(blocks)) == len(blocks)
