@@ -200,6 +200,7 @@ def _moved() -> None:
     """A knob moved: redraw the stage, and then the rest. A full rerun where there is, or was, nothing to draw."""
     if kit.parts_there(LESSON) and not isinstance(SERVED.result(kit.state(LESSON)), str):
         kit.stage_alone(LESSON, "batching:stage")
+    st.rerun()
 
 
 def _rest() -> None:

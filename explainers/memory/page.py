@@ -128,7 +128,7 @@ def details() -> None:
     state, result = SERVED.now()
     marked = selected(state, result)
     kit.request(LESSON, marked, len(result.scenario.trace), _lives(result, marked), _marked)
-    kit.instant(LESSON, story.cursor_data(result), _at_another_instant, always=True, first=story.first_instant_ms(result))
+    kit.instant(LESSON, story.cursor_data(result), _marked, always=True, first=story.first_instant_ms(result))
 
 
 @st.fragment(key="memory:table")
@@ -251,6 +251,7 @@ def _moved() -> None:
     """A knob moved: redraw the stage, and then the rest. A full rerun where there is, or was, nothing to draw."""
     if kit.parts_there(LESSON) and not isinstance(SERVED.result(kit.state(LESSON)), str):
         kit.stage_alone(LESSON, "memory:stage")
+    st.rerun()
 
 
 def _main_moved() -> None:
@@ -274,13 +275,8 @@ def _redraw() -> None:
 
 
 def _marked() -> None:
-    """Another request is selected."""
+    """Another request is selected, or the time cursor was let go: the memories are drawn as they were then."""
     st.rerun(MARKED)
-
-
-def _at_another_instant() -> None:
-    """The time cursor was let go: the memories are drawn as they were then."""
-    st.rerun(("memory:stage", "memory:table"))
 
 
 def _show(at_ms: float) -> None:

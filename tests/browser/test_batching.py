@@ -6,21 +6,35 @@ import json
 import re
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, WebSocket, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from explainers.batching import scenario, story
 from explainers.kit import link
 from explainers.kit.knobs import defaults, encoded
+from tests.browser import parts
+from tests.browser.parts import (
+    ANSWERED,
+    at_rest,
+    box,
+    cursor,
+    dragged,
+    frames,
+    headline,
+    picture,
+    pressed,
+    query,
+    saved,
+    shapes,
+    sideways,
+    tabbed,
+    wait_for_shape,
+    who_is_where,
+)  # fmt: skip
 from tests.browser.test_frame import THEME, rgb
-
-ANSWERED = {"v": "1", "guess": "skip"}
-"""A link on which nothing is held back for the prediction."""
-
 
 # --- the page, as its parts are called ----------------------------------------------------------------------------------
 
@@ -34,77 +48,8 @@ def opened(page: Page, server: str, **query: str) -> Page:
 
 
 def whole(page: Page, pictures: int = 5) -> None:
-    """Wait until the last part is there and every picture is drawn; the prediction holds back all but two."""
-    expect(page.get_by_role("heading", name="Take it away")).to_be_visible()
-    expect(page.locator(".js-plotly-plot .main-svg:first-child")).to_have_count(pictures)
-    at_rest(page)
-
-
-def at_rest(page: Page) -> None:
-    """Wait until the server has nothing left to run."""
-    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]')
-
-
-def box(page: Page, what: str) -> Locator:
-    return page.locator(f".st-key-batching-{what}")
-
-
-def headline(page: Page) -> Locator:
-    return box(page, "headline")
-
-
-def picture(page: Page, what: str) -> dict[str, Any]:
-    """The data and layout of a figure as the browser has them."""
-    plot = box(page, what).locator(".js-plotly-plot")
-    found: dict[str, Any] = plot.evaluate("plot => ({data: plot.data, layout: plot.layout})")
-    return found
-
-
-def shapes(page: Page, what: str, name: str) -> list[dict[str, Any]]:
-    return [shape for shape in picture(page, what)["layout"]["shapes"] if shape.get("name") == name]
-
-
-def wait_for_shape(page: Page, what: str, name: str, condition: str) -> None:
-    """Wait until every shape of that name meets `condition`, JavaScript over `shape`."""
-    page.wait_for_function(
-        f"""() => document.querySelector('.st-key-batching-{what} .js-plotly-plot')?.layout.shapes
-                  .filter(shape => shape.name === '{name}').every(shape => {condition})""")
-
-
-def slider(page: Page, knob: str) -> Locator:
-    return box(page, knob).get_by_role("slider")
-
-
-def pressed(page: Page, knob: str) -> None:
-    """A slider one step to the right by the keyboard; the address says so when the rest of the page has followed."""
-    before = page.url
-    slider(page, knob).focus()
-    page.keyboard.press("ArrowRight")
-    page.wait_for_url(lambda url: url != before)
-    at_rest(page)
-
-
-def cursor(page: Page) -> Locator:
-    return page.get_by_role("slider", name="Time cursor")
-
-
-def who_is_where(page: Page) -> Locator:
-    return page.get_by_role("region", name="State at the time cursor")
-
-
-def query(page: Page) -> dict[str, str]:
-    return {key: values[0] for key, values in parse_qs(urlsplit(page.url).query).items()}
-
-
-def frames(page: Page) -> list[int]:
-    """Sizes of the messages to the server from now on; call before the page is opened."""
-    sent: list[int] = []
-
-    def watch(socket: WebSocket) -> None:
-        socket.on("framesent", lambda frame: sent.append(len(frame)))
-
-    page.on("websocket", watch)
-    return sent
+    """Wait until every part is drawn; the prediction holds back all pictures but two."""
+    parts.whole(page, pictures)
 
 
 # --- what is seen first -------------------------------------------------------------------------------------------------
@@ -343,18 +288,6 @@ def test_an_own_file_is_served_and_bad_ones_are_refused_by_line_and_column_witho
 # --- the time cursor and the selected request ---------------------------------------------------------------------------
 
 
-def dragged(page: Page, share: float) -> None:
-    """Take hold of the time cursor's handle and move it to a share of its way; the button stays down."""
-    cursor(page).scroll_into_view_if_needed()
-    place = cursor(page).bounding_box()
-    assert place is not None
-    middle = place["y"] + place["height"] / 2
-    page.mouse.move(place["x"] + 8, middle)
-    page.mouse.down()
-    for step in (0.3, 0.7, 1.0):
-        page.mouse.move(place["x"] + 8 + share * step * (place["width"] - 16), middle)
-
-
 def test_the_time_cursor_moves_figure_and_table_without_the_server(server: str, page: Page) -> None:
     sent = frames(page)
     opened(page, server, **ANSWERED)
@@ -417,32 +350,6 @@ def test_a_click_on_a_bar_selects_the_request_everywhere_and_a_second_lets_it_go
 
 # --- the keyboard -------------------------------------------------------------------------------------------------------
 
-ACTIVE = """() => { let e = document.activeElement;
-  while (e.shadowRoot?.activeElement) e = e.shadowRoot.activeElement;
-  return e; }"""
-
-
-def tabbed(page: Page, name: str) -> None:
-    """Tab on until the focus is on what is called `name`; it must show where it is."""
-    for _ in range(90):
-        page.keyboard.press("Tab")
-        here = page.evaluate(
-            f"""() => {{ const e = ({ACTIVE})();
-                return e.ariaLabel ?? (e.labels?.length ? e.labels[0].textContent : e.textContent); }}""")
-        if here.partition(":")[0].strip() == name:
-            break
-    else:
-        pytest.fail(f"no {name!r} within 90 presses of Tab")
-    place = page.evaluate(
-        f"""() => {{ const r = ({ACTIVE})().getBoundingClientRect();
-            return {{x: Math.max(0, r.x - 12), y: Math.max(0, r.y - 12), width: r.width + 24, height: r.height + 24}}; }}""")
-    focused = page.screenshot(clip=place, animations="disabled")
-    page.evaluate(f"() => {{ window.held = ({ACTIVE})(); window.held.blur(); }}")
-    blurred = page.screenshot(clip=place, animations="disabled")
-    page.evaluate("window.held.focus()")
-    assert focused != blurred, f"nothing shows that {name!r} has the focus"
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everything_that_matters_can_be_done_from_the_keyboard(
     scheme: str, server: str, open_context: Callable[..., BrowserContext]
@@ -488,24 +395,10 @@ def test_at_375_pixels_nothing_pushes_the_page_sideways(
         twin.click()
     expect(page.get_by_test_id("stDataFrame")).to_have_count(5)
     at_rest(page)
-    wide = page.evaluate("""() => [document.scrollingElement, document.querySelector('[data-testid=stMain]')]
-                               .map(e => e.scrollWidth - e.clientWidth)""")
-    assert wide == [0, 0]
-    # Nor is anything cut off that cannot be scrolled to.
-    beyond = page.evaluate("""() => [...document.querySelectorAll('h1, h2, h3, p, li, button, input, .js-plotly-plot')]
-        .filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0 && !e.closest('[data-testid=stDataFrame]'))
-        .filter(e => e.getBoundingClientRect().right > innerWidth + 0.5 || e.getBoundingClientRect().left < -0.5)
-        .map(e => e.outerHTML.slice(0, 100))""")
-    assert beyond == []
+    assert sideways(page) == []
 
 
 # --- take away ----------------------------------------------------------------------------------------------------------
-
-
-def saved(page: Page, button: str) -> tuple[str, bytes]:
-    with page.expect_download() as download:
-        page.get_by_role("button", name=button).click()
-    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
 
 
 def test_what_is_taken_away_is_what_is_on_the_screen(server: str, page: Page) -> None:
