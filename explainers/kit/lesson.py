@@ -6,6 +6,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
@@ -14,13 +15,13 @@ import pandas as pd
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
-from explainers.kit import components, link, session
+from explainers.kit import components, link, session, worker
 from explainers.kit.grammar import Pic
 from explainers.kit.knobs import Knob, Preset, Value, defaults
 from explainers.kit.quiz import Prediction, Question
 from explainers.kit.text import plain
 from explainers.kit.widgets import draw
-from sim.record import Claim, compute
+from sim.record import Claim
 
 # Streamlit's own buttons stay (camera, full screen); nothing is zoomed or selected by dragging: the time window is a knob.
 _CONFIG: Final = {"displaylogo": False, "scrollZoom": False, "doubleClick": False,
@@ -423,11 +424,6 @@ def check_yourself(lesson: Lesson, questions: Sequence[Question]) -> None:
                 (st.success if option.correct else st.error)(f"{'Right.' if option.correct else 'No.'} {option.why}")
 
 
-@st.cache_resource(show_spinner=False, max_entries=8)
-def _claims(names: tuple[str, ...]) -> list[Claim]:
-    return compute(names)
-
-
 @st.fragment
 def against_the_record(lesson: Lesson, names: Sequence[str], first: Sequence[str]) -> None:
     """The published or measured figures beside ours; computed when opened, once for all sessions.
@@ -438,8 +434,11 @@ def against_the_record(lesson: Lesson, names: Sequence[str], first: Sequence[str
     if not part.open:
         return
     with part:
-        with st.spinner("Computing ours …"):
-            claims = _claims(tuple(names))
+        asked = worker.claims(names)
+        if not all(future.done() for future in asked):
+            _progress(asked)
+            return
+        claims = [future.result() for future in asked]
         st.markdown(_verdict(claims))
         _claim_table([c for c in claims if any(fnmatchcase(c.name, pattern) for pattern in first)])
         with st.expander(f"All {len(claims)} figures, with sources and set-ups", key=lesson.id("record_all"), type="compact"):
@@ -448,11 +447,20 @@ def against_the_record(lesson: Lesson, names: Sequence[str], first: Sequence[str
                 st.caption(f"**{plain(c.name)}**: " + plain("; ".join(filter(None, (c.source, c.set_up, c.note))), 1000))
 
 
+@st.fragment(run_every=0.5)
+def _progress(asked: Sequence[Future[Claim]]) -> None:
+    """How many of the claims are there; when all are, the page is drawn with them."""
+    done = sum(future.done() for future in asked)
+    st.progress(done / len(asked), f"Computing ours: {done} of {len(asked)} figures. The lesson goes on meanwhile.")
+    if done == len(asked):
+        st.rerun()
+
+
 def _verdict(claims: Sequence[Claim]) -> str:
     """One sentence: how many of the figures that we hold ourselves to lie inside what is allowed, and which do not."""
     held = [c for c in claims if c.inside is not None]
     outside = [plain(c.what) for c in held if not c.inside]
-    told = f"**{len(held) - len(outside)} of {len(held)}** published or measured figures lie inside what we allow ourselves"
+    told = f"**{len(held) - len(outside)} of {len(held)}** figures lie inside what we allow ourselves"
     told += f"; outside: {', '.join(outside)}." if outside else "."
     shown = len(claims) - len(held)
     return told + (f" {shown} more {'is' if shown == 1 else 'are'} shown without being held to a limit." if shown else "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from sim.record import orca, paged_attention, step_times
 from sim.record.claim import Claim
 
-__all__ = ["CLAIMS", "Claim", "compute", "table", "to_json"]
+__all__ = ["CLAIMS", "Claim", "compute", "named", "table", "to_json"]
 
 # name -> function that computes the claim; a few may share a simulation, which is kept.
 CLAIMS: dict[str, Callable[[], Claim]] = {**step_times.CLAIMS, **orca.CLAIMS, **paged_attention.CLAIMS}
@@ -19,13 +19,18 @@ def compute(names: Iterable[str] | None = None, progress: Callable[[int, int, st
     A name that ends in * stands for all that start so. `progress` is called before each claim with how many are done, of how
     many, and the claim's name. ValueError for an unknown name lists the known ones.
     """
-    chosen = list(CLAIMS) if names is None else [name for pattern in names for name in _matching(pattern)]
+    chosen = list(CLAIMS) if names is None else named(names)
     claims = []
     for done, name in enumerate(chosen):
         if progress:
             progress(done, len(chosen), name)
         claims.append(CLAIMS[name]())
     return claims
+
+
+def named(patterns: Iterable[str]) -> list[str]:
+    """The names of the claims that are named, or that start as one that ends in *. ValueError lists the known ones."""
+    return [name for pattern in patterns for name in _matching(pattern)]
 
 
 def to_json(claims: Iterable[Claim]) -> list[dict[str, str | float | bool | None]]:
