@@ -12,9 +12,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from urllib.parse import urlencode
 from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, sync_playwright
 
 from bench.report import Goal, Row, hush, say
+from explainers.kit.knobs import Knob, Value
 from sim.cli.text import number, table
 from tools import chromium
 
@@ -41,22 +42,28 @@ class Lesson:
     """A lesson to measure. Its figures and words come from its own rooms, explainers/<key>/.
 
     key    its address and folder
+    name   what it is called in the results
     knob   its main knob: a slider
     runs   for each fresh page, its other values and the knob's value to start from
     steps  presses to the right on each; all change the picture and the headline. The first is not counted
     later  what may follow the stage: name in MOST → its container on the page
+    opens  values of the first load, where they are not the defaults
     """
 
     key: str
+    name: str
     knob: str
     runs: tuple[tuple[dict[str, Any], int], ...]
     steps: int
     later: dict[str, str]
+    opens: dict[str, Any] = field(default_factory=dict)
 
 
 LESSONS = (
-    Lesson("batching", "slots", tuple(({"seed": seed}, 2) for seed in (11, 12, 13, 14)), 6,
+    Lesson("batching", "batching", "slots", tuple(({"seed": seed}, 2) for seed in (11, 12, 13, 14)), 6,
            {"sweep strip": "sweep", "seed band": "band"}),
+    *(Lesson("memory", f"memory, {n} requests", "memory", tuple(({"seed": k, "requests": n}, 2_048) for k in (11, 12, 13, 14)), 6,
+             {"sweep strip": "sweep", "seed band": "band"}, {"requests": n}) for n in (40, 400)),
 )  # fmt: skip
 
 
@@ -88,7 +95,7 @@ def measure(lesson: Lesson, browser: Browser) -> list[Row]:
         with served(ROOT / "app.py") as ours, served(Path(__file__).with_name("bare_page.py"), str(made)) as bare:
             pressed = presses(lesson, browser, ours, bare)
             loaded = loads(lesson, browser, ours, bare)
-    print(f"{lesson.key}: stage figures of {min(sizes):,} to {max(sizes):,} JSON bytes, the same ones on the bare page")
+    print(f"{lesson.name}: stage figures of {min(sizes):,} to {max(sizes):,} JSON bytes, the same ones on the bare page")
     bare_ms = statistics.median(pressed["bare"])
     rows = [row(lesson, what, pressed[what], bare_ms) for what in ("stage and headline", *lesson.later)]
     return [*rows, row(lesson, "first load", loaded["ours"], statistics.median(loaded["bare"]))]
@@ -97,7 +104,7 @@ def measure(lesson: Lesson, browser: Browser) -> list[Row]:
 def row(lesson: Lesson, what: str, ms: list[float], bare_ms: float) -> Row:
     """The JSON row of one thing measured."""
     median = statistics.median(ms)
-    return {"lesson": lesson.key, "what": what, "median_ms": median, "bare_ms": bare_ms, "ratio": median / bare_ms}
+    return {"lesson": lesson.name, "what": what, "median_ms": median, "bare_ms": bare_ms, "ratio": median / bare_ms}
 
 
 def write_ready_made(lesson: Lesson, file: Path) -> list[int]:
@@ -107,10 +114,16 @@ def write_ready_made(lesson: Lesson, file: Path) -> list[int]:
     made = []
     for values, start in lesson.runs:
         for step in range(lesson.steps + 1):
-            result = scenario.result({**values, lesson.knob: start + step})
+            result = scenario.result({**values, lesson.knob: moved(scenario.KNOBS, lesson.knob, start, step)})
             made.append({"figure": figures.stage(result, dark=False).figure, "headline": story.headline(result)})
     file.write_text(json.dumps(made), encoding="utf-8")
     return [len(json.dumps(one["figure"], separators=(",", ":"))) for one in made]
+
+
+def moved(knobs: Sequence[Knob], key: str, start: int, step: int) -> Value:
+    """The value of a knob after so many presses to the right."""
+    options = next(knob.options for knob in knobs if knob.key == key)
+    return start + step if options is None else options[options.index(start) + step]
 
 
 def presses(lesson: Lesson, browser: Browser, ours: str, bare: str) -> dict[str, list[float]]:
@@ -124,7 +137,7 @@ def presses(lesson: Lesson, browser: Browser, ours: str, bare: str) -> dict[str,
         query = urlencode({"v": 1, "guess": "skip", **values, lesson.knob: start})
         page = opened(browser, f"{ours}/{lesson.key}?{query}", own)
         for step in range(lesson.steps):
-            say(f"{lesson.key}: press {step + 1} of {lesson.steps} on page {turn + 1} of {len(lesson.runs)}")
+            say(f"{lesson.name}: press {step + 1} of {lesson.steps} on page {turn + 1} of {len(lesson.runs)}")
             mine = press(page, f".st-key-{lesson.key}-{lesson.knob}", own)
             theirs = press(bare_page, ".st-key-value", plain)
             if step:
@@ -141,10 +154,11 @@ def presses(lesson: Lesson, browser: Browser, ours: str, bare: str) -> dict[str,
 def loads(lesson: Lesson, browser: Browser, ours: str, bare: str) -> dict[str, list[float]]:
     """ms from navigation to stage and headline, each with an empty browser cache, on servers that have served before."""
     found: dict[str, list[float]] = {"ours": [], "bare": []}
-    pages = {"ours": (f"{ours}/{lesson.key}", first(f"{lesson.key}-")), "bare": (bare, first(""))}
+    query = f"?{urlencode({'v': 1, **lesson.opens})}" if lesson.opens else ""
+    pages = {"ours": (f"{ours}/{lesson.key}{query}", first(f"{lesson.key}-")), "bare": (bare, first(""))}
     for turn in range(LOADS):
         for name, (address, targets) in pages.items():
-            say(f"{lesson.key}: first load {turn + 1} of {LOADS}, {name}")
+            say(f"{lesson.name}: first load {turn + 1} of {LOADS}, {name}")
             page = opened(browser, address, targets)
             found[name].append(max(page.evaluate("benchWatch.times()").values()))
             page.context.close()

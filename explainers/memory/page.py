@@ -297,7 +297,7 @@ def _lives(result: Result, request: int | None) -> str:
 def _own_file(state: State) -> None:
     if "upload" not in state.hidden:
         st.subheader("A recording of your own", anchor=False)
-        UPLOAD.draw("What vLLM's scheduler decided: JSON, or JSON in gzip, as peers/vllm/FORMAT.md has it")
+        UPLOAD.draw(f"What vLLM's scheduler decided: JSON, or JSON in gzip, of the form of assets/{scenario.RECORDING_FILE.name}")
 
 
 def _without_result(state: State, why: Any) -> None:
