@@ -163,13 +163,9 @@ def requests() -> None:
 @st.fragment(key="batching:questions")
 def questions() -> None:
     """Check yourself."""
-    if kit.first_view(LESSON):
-        return
-    state, result = SERVED.now()
-    if "quiz" not in state.hidden:
-        st.header("Check yourself", anchor=False)
-        if not kit.veiled(LESSON, state, "The quiz, whose questions come from this run,"):
-            kit.check_yourself(LESSON, story.quiz(result))
+    if not kit.first_view(LESSON):
+        state, result = SERVED.now()
+        kit.quiz(LESSON, state, lambda: story.quiz(result))
 
 
 @st.fragment(key="batching:outside")
@@ -178,15 +174,11 @@ def outside() -> None:
     if kit.first_view(LESSON):
         return
     state, result = SERVED.now()
-    st.header("What this models, and what it leaves out", anchor=False)
-    kit.what_it_models(LESSON, story.models(result), story.leaves_out())
-    st.header("Take it away", anchor=False)
-    if SERVED.own(state):
-        st.caption(f"The link does not carry your file {plain(UPLOAD.file(), 60)}: whoever opens it must drop it in themselves.")
-    kit.take_away(LESSON, kit.TakeAway(story.python_lines(state.values), {
+    taken = kit.TakeAway(story.python_lines(state.values), {
         "Requests (CSV)": ("stepwise-batching.csv", "text/csv", lambda: story.requests_csv(result)),
         "Trace for Perfetto (JSON)": ("stepwise-batching.json", "application/json", lambda: story.chrome_trace(result)),
-    }), "stage")
+    })
+    kit.closing(LESSON, story.models(result), story.leaves_out(), taken, UPLOAD.file() if SERVED.own(state) else "")
 
 
 REST = tuple(f"batching:{part}" for part in ("prediction", "details", "requests", "questions", "outside"))
@@ -197,23 +189,18 @@ MARKED = tuple(f"batching:{part}" for part in ("stage", "details", "requests"))
 
 
 def _moved() -> None:
-    """A knob moved: redraw the stage, and then the rest. A full rerun where there is, or was, nothing to draw."""
-    if kit.parts_there(LESSON) and not isinstance(SERVED.result(kit.state(LESSON)), str):
-        kit.stage_alone(LESSON, "batching:stage")
-    st.rerun()
+    """A knob moved."""
+    kit.moved(LESSON, SERVED.there())
 
 
 def _rest() -> None:
-    """The browser has drawn the stage: redraw the rest; after the first view, also what follows the stage."""
-    if kit.first_view(LESSON):
-        kit.first_view_ends(LESSON)
-        _redraw()
-    st.rerun((*REST, "batching:setup"))
+    """The browser has drawn the stage."""
+    kit.redraw_rest(LESSON, REST)
 
 
 def _redraw() -> None:
-    """Everything that shows the answer; the set-up is as it was."""
-    st.rerun(("batching:stage", *REST))
+    """The prediction is answered, or asked again."""
+    kit.redraw(LESSON, REST)
 
 
 def _marked() -> None:

@@ -220,6 +220,29 @@ def stage_alone(lesson: Lesson, part: str) -> None:
     st.rerun(part)
 
 
+def moved(lesson: Lesson, there: bool) -> None:
+    """Callback of a knob that stands beside the stage: that is redrawn, and then the rest.
+
+    there  whether there is a result to draw; where there is, or was, none, all of the page is drawn anew
+    """
+    if there and parts_there(lesson):
+        stage_alone(lesson, f"{lesson.key}:stage")
+    st.rerun()
+
+
+def redraw(lesson: Lesson, parts: Sequence[str]) -> None:
+    """Callback: everything that shows the answer to the prediction; the set-up is as it was."""
+    st.rerun((f"{lesson.key}:stage", *parts))
+
+
+def redraw_rest(lesson: Lesson, parts: Sequence[str]) -> None:
+    """Callback when the browser has drawn the stage: the rest; after the first view, also what follows the stage."""
+    if first_view(lesson):
+        first_view_ends(lesson)
+        redraw(lesson, parts)
+    st.rerun((*parts, f"{lesson.key}:setup"))
+
+
 def let_draw() -> None:
     """Between the stage and what follows it: the browser draws in one go what comes within 10 ms.
 
@@ -410,6 +433,15 @@ def _reset(lesson: Lesson, also: Callable[[], None]) -> None:
 # --- below the figures ------------------------------------------------------------------------------------------------
 
 
+def quiz(lesson: Lesson, state: link.State, questions: Callable[[], Sequence[Question]]) -> None:
+    """The questions under their heading, when the prediction has been answered; nothing where a link hides them."""
+    if "quiz" in state.hidden:
+        return
+    st.header("Check yourself", anchor=False)
+    if not veiled(lesson, state, "The quiz, whose questions come from this run,"):
+        check_yourself(lesson, questions())
+
+
 @st.fragment
 def check_yourself(lesson: Lesson, questions: Sequence[Question]) -> None:
     """The questions, each with feedback on the option that was chosen."""
@@ -482,6 +514,20 @@ def what_it_models(lesson: Lesson, rows: Sequence[tuple[str, str, str]], leaves_
     with st.container(key=lesson.box("models")):
         st.table(pd.DataFrame(rows, columns=["What", "Value", "Source"]), hide_index=True)
     st.markdown("**What this leaves out**\n" + "\n".join(f"- {line}" for line in leaves_out))
+
+
+def closing(lesson: Lesson, models: Sequence[tuple[str, str, str]], leaves_out: Sequence[str], made: TakeAway,
+            own_file: str = "") -> None:
+    """What the model holds and leaves out, and what can be taken along.
+
+    own_file  name of the visitor's file that is served, which no link carries
+    """
+    st.header("What this models, and what it leaves out", anchor=False)
+    what_it_models(lesson, models, leaves_out)
+    st.header("Take it away", anchor=False)
+    if own_file:
+        st.caption(f"The link does not carry your file {plain(own_file, 60)}: whoever opens it must drop it in themselves.")
+    take_away(lesson, made, "stage")
 
 
 @st.fragment

@@ -80,6 +80,10 @@ class Served:
         except ValueError as error:
             return str(error)
 
+    def there(self) -> bool:
+        """Whether there is a result to draw. For callbacks."""
+        return not isinstance(self.result(kit.state(self.lesson)), str)
+
     def now(self) -> tuple[State, Any]:
         """State and result, for the parts of the page, which are drawn only where there is a result."""
         state = kit.state(self.lesson)
