@@ -35,7 +35,9 @@ FLOORS = (
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 # The half of the kit that draws in Streamlit; the other half, and all of a lesson but its page, is free of it.
-STREAMLIT_KIT = {f"explainers.kit.{name}" for name in ("components", "lesson", "served", "session", "upload", "widgets", "worker")}
+STREAMLIT_KIT = {
+    f"explainers.kit.{name}" for name in ("components", "lesson", "served", "session", "upload", "widgets", "worker")
+}
 
 # A lesson's rooms from the bottom up: figures and story stand side by side.
 ROOMS = {"scenario": 0, "figures": 1, "story": 1, "page": 2}

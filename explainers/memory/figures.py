@@ -694,14 +694,17 @@ def preemption(result: Result, which: int = 0, *, dark: bool) -> Pic:
 
 def _before_and_after(result: Result, lost: Preemption) -> tuple[str, str]:
     at = g.duration((lost.at_us - zero_us(result)) / 1e6)
+    memory = result.runs["other"].policy.memory
+    where = "in the host's memory" if memory is not None and memory.swap_us is not None else "gone"
     by = f"request {lost.by + 1} needs one" if lost.by >= 0 and lost.by != lost.request else "it needs one itself"
     return (f"<b>Before {at}</b>  request {lost.request + 1} has {g.count(lost.blocks, 'block')}, {by}",
-            f"<b>After</b>  request {lost.request + 1} waits again, its {g.count(lost.tokens, 'token')} gone")
+            f"<b>After</b>  request {lost.request + 1} waits again, its {g.count(lost.tokens, 'token')} {where}")
 
 
 def _cost(lost: Preemption) -> str:
     swap = "" if math.isnan(lost.swap_ms) else f", or swap, {g.duration(lost.swap_ms / 1000)}"
-    return f"To bring it back: compute {g.count(lost.tokens, 'token')}, {g.duration(lost.recompute_ms / 1000)}{swap}"
+    return (f"To bring it back: compute {g.count(lost.tokens, 'token')}, {g.duration(lost.extra_ms / 1000)} more than any step"
+            f"{swap}")
 
 
 def _nobody_preempted(result: Result, dark: bool) -> Pic:

@@ -128,7 +128,8 @@ def details() -> None:
     state, result = SERVED.now()
     marked = selected(state, result)
     kit.request(LESSON, marked, len(result.scenario.trace), _lives(result, marked), _marked)
-    kit.instant(LESSON, story.cursor_data(result), _marked, always=True, first=story.first_instant_ms(result))
+    told = story.cursor_data(result, kit.answered(state))
+    kit.instant(LESSON, told, _marked, always=True, first=story.first_instant_ms(result))
 
 
 @st.fragment(key="memory:table")

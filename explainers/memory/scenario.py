@@ -78,8 +78,8 @@ KNOBS: tuple[Knob, ...] = (
     Knob("mean", "Lengths like", "ShareGPT", options=tuple(LENGTHS), group="Requests",
          help="Mean tokens of prompt and reply. ShareGPT: 161 and 338, conversations. Alpaca: 19 and 58, instructions."),
     Knob("spread", "Length spread", 1.0, 0.0, 2.0, 0.1, group="Requests", unit="×",
-         help="How unequal the lengths are. 0: all alike; 1: as the paper's figure implies, standard deviation over mean 1.2 for "
-              "prompts and 0.87 for replies."),
+         help="How unequal the lengths are: standard deviation over mean. 0: all alike; 1: 0.87 for replies, as the paper's "
+              "figure 2 implies, and 1.2 for prompts, assumed."),
     Knob("arrivals", "Arrivals", AT_ONCE, options=(AT_ONCE, POISSON), group="Requests",
          help="When the requests come. Poisson: each on its own, at random."),
     Knob("rate", "Arrival rate", 2.0, options=RATES, group="Requests", unit="requests/s",
@@ -104,10 +104,10 @@ KNOBS: tuple[Knob, ...] = (
 PRESETS: tuple[Preset, ...] = (
     Preset("paper", "The paper's set-up", {},
            "Orca (Max) reserves 2,048 tokens for every request, a row each, and most of each row is never filled. Paged memory "
-           "takes blocks as tokens come: nearly all that is taken holds tokens, and all forty fit."),
+           "takes blocks as tokens come: nearly all that is taken holds tokens."),
     Preset("maximum", "Everyone hits the maximum", {"spread": 0.0, "longest": 256, "memory": 5_500},
-           "Every request ends at 256 tokens, so nothing that is reserved is wasted. Paged memory lets in more than can end "
-           "there: it preempts, computes again, and is done later than Orca (Max)."),
+           "Every request ends at 256 tokens, so all but the last slot of a reservation is filled in the end. Paged memory lets "
+           "in more than can end there: it preempts, computes again, and is done later than Orca (Max)."),
     Preset("short", "Short replies, long maximum", {"mean": "Alpaca", "longest": 4096},
            "Requests of about 80 tokens, each with a reservation of 4,096: nearly all of what they reserve is never filled."),
     Preset("coarse", "Block size 256", {"block": 256},
@@ -164,7 +164,8 @@ class Result:
 class Preemption:
     """A request that lost its blocks: when (µs), to whom (−1: unknown), what it had, and what that costs, ms.
 
-    recompute_ms  one step for its tokens alone;  swap_ms  its blocks to the host and back; nan without a model
+    recompute_ms  one step for its tokens alone;  extra_ms  what of it is more than a step of one token: beside others only
+                  this counts;  swap_ms  its blocks to the host and back; nan without a model
     """
 
     at_us: float
@@ -173,6 +174,7 @@ class Preemption:
     tokens: int
     blocks: int
     recompute_ms: float
+    extra_ms: float
     swap_ms: float
 
 
@@ -396,7 +398,8 @@ def preemptions(result: Result, key: str = "other") -> list[Preemption]:
     lost = [e for e in run.events if e.kind == "preempted"]
     tokens = np.array([e.tokens for e in lost], np.int64)
     again = step_us(server, np.maximum(tokens, 1), attention=attention_units(tokens), requests=1) / 1000
-    return [Preemption(e.at_us, e.request, e.by, e.tokens, e.blocks, ms, e.blocks * each)
+    any_step = float(step_us(server, 1, requests=1)) / 1000
+    return [Preemption(e.at_us, e.request, e.by, e.tokens, e.blocks, ms, ms - any_step, e.blocks * each)
             for e, ms in zip(lost, again.tolist(), strict=True)]
 
 

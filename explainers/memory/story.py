@@ -27,7 +27,7 @@ from sim.orders import outputs
 from sim.policy import Memory
 from sim.readers.recording import Recording
 from sim.run import CANCELLED, FINISHED, REFUSED, UNFINISHED, Ints, Run
-from sim.service import Affine, Service, step_us
+from sim.service import Affine, Service
 
 TITLE = "Reserve or page the memory"
 QUESTION = "Nobody knows how long a reply will be. How much memory should a request get when it starts?"
@@ -43,7 +43,7 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("Block", "A few neighbouring token slots, 16 as a rule, given out together."),
     ("Block table", "A request's list of its blocks: where in memory its first, second, third block lies."),
     ("Internal fragmentation", "Slots that a request holds and that no token will ever fill."),
-    ("External fragmentation", "Free slots that nobody can use: too few, or not in one piece."),
+    ("External fragmentation", "Free slots in pieces too small to be given; here also free slots that are too few."),
     ("Buddy allocator", "Gives out pieces of 1, 2, 4, 8 … slots by halving larger ones, and merges them again."),
     ("Preemption", "A running request loses its blocks, because another needs them, and goes back to the queue."),
     ("Recompute, swap", "Two ways back: compute the lost KV again, or fetch it from the host's memory."),
@@ -211,6 +211,8 @@ def _cause(result: Result, run: Run, key: str, part: str) -> str:
         return _inner_waste(run)
     if part == "external":
         return _outer_waste(run)
+    if math.isfinite(result.saturated[key][0]):
+        return "Free in those moments in which nobody waited for it."
     return "Free, and nobody waited for it."
 
 
@@ -228,7 +230,8 @@ def _inner_waste(run: Run) -> str:
 def _outer_waste(run: Run) -> str:
     memory = _memory(run)
     if memory.reserve == "nothing":
-        return "Free, but the next in line needs more blocks for its prompt than there are."
+        return ("Free, but too few for the next in line, behind whom all others wait. Blocks are alike, so none of this is "
+                "fragmentation.")
     rounded = int((held_slots(run) - blocks_needed(run.trace, run.policy)).sum())
     up = "What the buddy allocator rounds up to a power of two, and free pieces" if rounded else "Free pieces"
     return f"{up} that are too small for the next in line."
@@ -408,7 +411,7 @@ def _after(run: Run, event: Preemption, zero: float) -> str:
 
 def cost(run: Run, event: Preemption) -> str:
     """Recompute against swap, for one preemption."""
-    any_ = float(step_us(run.service, 1, requests=1)) / 1e6
+    any_ = (event.recompute_ms - event.extra_ms) / 1000
     again = (f"Recomputing its {count(event.tokens, 'token')} takes a step of {duration(event.recompute_ms / 1000)}, of which "
              f"any step takes {duration(any_)}: beside others only the rest is extra")
     if math.isnan(event.swap_ms):
@@ -429,11 +432,11 @@ def preemptions(result: Result) -> str:
                 "“Preemption thrashes” does.")
     run = result.runs["other"]
     victims, lost = len({p.request for p in found}), sum(p.tokens for p in found)
-    again, swap = sum(p.recompute_ms for p in found) / 1000, sum(p.swap_ms for p in found) / 1000
+    again, swap = sum(p.extra_ms for p in found) / 1000, sum(p.swap_ms for p in found) / 1000
     does = "swapped out" if _memory(run).swap_us is not None else "thrown away"
-    beside = "" if math.isnan(swap) else f" to swap their blocks out and in, {duration(swap)}"
+    beside = "" if math.isnan(swap) else f"; to swap their blocks out and in, {duration(swap)}, in which nobody computes"
     return (f"{count(len(found), 'preemption')} of {count(victims, 'request')}; the KV of {lost:,} tokens was {does}. To compute "
-            f"it again, each alone in a step, takes {duration(again)} in all{beside and ';' + beside}.")
+            f"it again takes {duration(again)} in all beyond the steps that run anyway{beside}.")
 
 
 def preemption_label(result: Result, which: int) -> str:
@@ -482,7 +485,8 @@ def idle(values: Values) -> dict[str, str]:
     if v["other"] != scenario.PAGED:
         found |= dict.fromkeys(("block", "preempt"), "Plays no part on the stage: the second allocator is not paged.")
     elif scenario.shares_prompts(v):
-        found["preempt"] = "Plays no part with shared prompts: who is preempted finds its blocks in the prefix cache again."
+        found["preempt"] = ("Plays no part with shared prompts: who is preempted finds those of its blocks in the prefix cache "
+                            "that nobody took.")
     return found
 
 
@@ -582,9 +586,11 @@ def recorded(result: Result) -> str:
 # --- sharing ----------------------------------------------------------------------------------------------------------
 
 SHARING = ("Samples are several replies to one prompt; beams are candidates of which the likeliest survive each step. Both start "
-           "from the same tokens, and paged memory keeps a full block once, with a count of who uses it; whoever writes into a "
-           "shared block gets a copy first. Beams fork like this here: at every step each of the new beams takes its parent from "
-           "the old ones at random, all equally likely. Nothing else is assumed of the model.")
+           "from the same tokens, and paged memory keeps a full block once, with a count of who uses it. A last block that is "
+           "only partly full is shared too, until one of its owners writes the next token: that one gets a copy first. The "
+           "figure has a prompt and replies of mean length. Beams fork like this here: at every step each of the new beams takes "
+           "its parent from the old ones at random, all equally likely. Real ones follow the likelihoods, so that more of them "
+           "live on side by side and they share less: see the record below.")
 """What is shared and how beams fork; stands above the figure of sharing."""
 
 
@@ -681,7 +687,7 @@ def _preemption_question(result: Result) -> Question:
 def _gain_question(result: Result) -> Question:
     """How many times as many requests, and why not as many times as fast."""
     a, b = (result.summaries[key]["makespan"] for key in ("reserved", "other"))
-    batch = [result.occupancies[key].batch() for key in result.runs]
+    batch = [result.occupancies[key].batch(*scenario.window(result, key)) for key in result.runs]
     name, gain, more = called(result, "other"), a / b, batch[1] / batch[0] if batch[0] > 0 else 1.0
     if more > 1.1 * gain and gain > 1.05:
         return question(
@@ -736,12 +742,13 @@ def _memory_rows(result: Result, v: Mapping[str, Any]) -> list[Row]:
     memory = _memory(other)
     if not memory.contiguous:
         rows.append(("Paged memory", f"{memory.blocks:,} blocks of {memory.block_size}",
-                     "vLLM 0.33.0's rules for blocks and preemption (peers/vllm/SEMANTICS.md)"))
+                     "vLLM 0.33.0's rules for blocks and preemption (tests/peers/data/vllm/SEMANTICS.md)"))
         rows.append(("When it runs out", "the newest request gives all its blocks up: " +
-                     ("swapped to the host" if memory.swap_us is not None else "recomputed"), "PagedAttention, section 4.5"))
+                     ("swapped to the host" if memory.swap_us is not None else "recomputed"), "PagedAttention, section 4.5; "
+                     "vLLM's v1 engine recomputes, and never swaps"))
     if isinstance(server, Service):
         rows.append(("Swapping", f"{scenario.PCIE / 1e9:g} GB/s each way",
-                     "PCIe 4.0 x16: 31.5 GB/s by its standard, 80 % of it reached"))
+                     "PCIe 4.0 x16: 31.5 GB/s by its standard; that 80 % of it is reached is assumed, whatever the block size"))
     batching = f"continuous, prompts whole beside decodes, at most {SLOTS:,} at once" if v["source"] == GENERATED else \
         "as in the recording; Orca (Max) takes prompts whole"
     return [*rows, ("Batching", batching, "Orca, OSDI 2022, section 3; the rest is left to memory")]
@@ -764,9 +771,10 @@ def _request_rows(result: Result, v: Mapping[str, Any]) -> list[Row]:
         ("Lengths", f"lognormal, means {prompt:g} and {output:g} tokens before they are cut at the maximum length",
          f"{v['mean']}'s means: PagedAttention, figure 11; that they are lognormal is our assumption"),
         ("Their spread", f"standard deviation over mean {CV[0] * spread:g} of prompts and {CV[1] * spread:g} of outputs",
-         "at spread 1: inferred from the reserved share in the paper's figure 2, not stated there"),
+         "at spread 1: that of outputs is inferred from the reserved share in the paper's figure 2, that of prompts assumed"),
         ("Queue", "all requests wait from the start (saturated)" if v["arrivals"] == scenario.AT_ONCE else
-         f"Poisson, {float(v['rate']):g} requests/s", "the paper's figure 2 is of its experiment near saturation"),
+         f"Poisson, {float(v['rate']):g} requests/s",
+         "the paper's figure 2 is “during the experiment in 6.2”; that its queue was never empty is our inference"),
     ]
     if int(v["samples"]) > 1 or int(v["prefix"]) > 0:
         rows.append(("Shared prompts", f"{count(int(v['samples']), 'sample')} a prompt, {int(v['prefix']):,} tokens of system "
@@ -789,7 +797,10 @@ def leaves_out() -> list[str]:
         "out, and “what fits” does not.",
         "The watermark: vLLM v0 kept 1 % of the blocks free at admission; the paged memory here keeps none, as v1 by default.",
         "Orca's real allocator: the paper re-implemented Orca and assumed a buddy allocator; whether Orca used one is not known.",
-        "Swapping beside computing: a swap here holds up the step for as long as the copy takes.",
+        "Swapping beside computing: a swap here holds up the step for as long as the copy takes. And many small copies are "
+        "slower than one large one: in the paper's figure 19 swapping is worse with small blocks, and as good with 16 to 64.",
+        "Prompts in steps of their own, as the vLLM of the 2023 paper ran them: here they run whole beside decodes, as in Orca, "
+        "so that only the memory differs.",
         "Prefix caching by reserving allocators, larger pages, offloading to disk, and quantised KV.",
     ]
 
@@ -944,14 +955,19 @@ def _counters(result: Result, key: str, pid: int, zero: float) -> list[files.Eve
     return found
 
 
-def cursor_data(result: Result) -> dict[str, Any]:
-    """What the scrubber needs to say where each request is at an instant, in ms after the first arrival."""
+def cursor_data(result: Result, answer: bool = True) -> dict[str, Any]:
+    """What the scrubber needs to say where each request is at an instant, in ms after the first arrival.
+
+    answer False: not who is in memory or queued, which counts what is to be predicted.
+    """
     told: dict[str, Any] = {}
     for key, run in result.runs.items():
         zero = _zero(result)
         end = (float(run.steps.end_us[-1]) - zero) / 1000 if len(run.steps.count) else 0.0
         told[key] = {"name": run.policy.name, "end": round(end, 3), "spans": []}
         for state, pieces in spans(run).items():
+            if not answer and state in ("Queued", "In memory"):
+                continue
             who, since, until = np.array(pieces, np.float64).reshape(-1, 3).T
             told[key]["spans"].append([state, who.astype(int).tolist(), files.ms(since, zero), files.ms(until, zero)])
     return told

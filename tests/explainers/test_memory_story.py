@@ -172,7 +172,7 @@ def test_the_cost_of_preemptions_is_told_or_why_there_are_none() -> None:
     # OPT-13B: 819,200 bytes a token, 25 GB/s, out and in: 65.536 µs a token slot.
     result = s.result({"memory": 2_048})
     ms = sum(event.blocks for event in result.runs["other"].events if event.kind == "preempted") * 16 * 65.536e-3
-    assert f"to swap their blocks out and in, {ms:.0f} ms." in story.preemptions(result)
+    assert f"to swap their blocks out and in, {ms:.0f} ms, in" in story.preemptions(result)
 
 
 @pytest.mark.parametrize("values", [v for v in EVERY if v.get("memory") in (2_048, 4_096) or v.get("source")], ids=str)
