@@ -32,7 +32,8 @@ class Scenario(Protocol):
 
 
 # Streamlit takes into the key what does not start with an underscore: `lesson` stands for the scenario, a number for the file.
-@st.cache_resource(max_entries=256, show_spinner=False)
+# So many are kept that a slider finds its way back, and so few that a server of large results stays below a GB.
+@st.cache_resource(max_entries=32, show_spinner=False)
 def _result(lesson: str, key: Key, _scenario: Scenario) -> Any:
     return _scenario.result(dict(key))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,6 +40,8 @@ CV = (1.2, 0.87)
 PCIE = 25e9
 """Bytes per second between GPU and host: PCIe 4.0 x16, 31.5 GB/s each way by its standard, of which 80 % is reached (as
 sim.hardware has it for the A40)."""
+MOST_ROWS = 60_000
+"""Most rows of steps in a run: four hundred requests take some thousands, and memory that thrashes for ever is told so."""
 SEEDS = 20
 """The band runs seeds 1 to SEEDS."""
 
@@ -350,15 +352,22 @@ def serve(scene: Scenario) -> Result:
     held = {key: holdings(run) for key, run in runs.items()}
     waited = {key: saturated(run, there[key]) for key, run in runs.items()}
     summaries = {key: summary(run) for key, run in runs.items()}
+    if not scene.recorded:  # who got which tokens follows from the rest, and takes more memory than all of it
+        runs = {key: replace(run, grants=None) for key, run in runs.items()}
     return Result(scene, runs, there, held, summaries, waited, scene.recorded.free if scene.recorded else None)
 
 
 def _run(scene: Scenario, policy: Policy) -> Run:
     """One run. Of what is recorded every step is a row, so that each can be compared."""
-    engine = Engine(scene.service, policy, record_grants=True, **({"longest_stretch": 1} if scene.recorded else {}))
+    engine = Engine(scene.service, policy, record_grants=True, most_rows=MOST_ROWS,
+                    **({"longest_stretch": 1} if scene.recorded else {}))
     engine.submit(scene.trace)
     engine.advance(math.inf)
-    return engine.run(scene.trace)
+    run = engine.run(scene.trace)
+    if run.stopped.startswith("stopped after"):
+        raise ValueError(f"With {policy.name} this takes more than {MOST_ROWS:,} steps: a memory in which nearly every step "
+                         "preempts somebody, or a file too long for a picture. Take more memory, or a shorter file.")
+    return run
 
 
 def window(result: Result, key: str) -> tuple[float, float]:
