@@ -399,17 +399,17 @@ def controls(lesson: Lesson, state: link.State, groups: Sequence[str], moved: Ca
             why = idle.get(knob.key, "")
             draw(knob, session.name(lesson.key, knob.key), moved, why)
             if knob.key == "seed":
-                st.button("Re-roll the seed", key=lesson.id("reroll"), on_click=_reroll, args=(lesson, knob, moved),
+                st.button("Re-roll the seed", key=lesson.id("reroll"), on_click=_reroll, args=(lesson, knob),
                           disabled=bool(why), width="stretch")
 
 
-def _reroll(lesson: Lesson, knob: Knob, moved: Callable[[], None]) -> None:
+def _reroll(lesson: Lesson, knob: Knob) -> None:
     assert knob.low is not None and knob.high is not None
     old = session.current(lesson.key).values[knob.key]
     choices = [*range(int(knob.low), int(knob.high) + 1)]
     choices.remove(int(old))
     session.put(lesson.key, {knob.key: secrets.choice(choices)})
-    moved()
+    st.rerun()  # the knob too: until it is drawn with its new number the browser holds on to the old one
 
 
 def reset(lesson: Lesson, also: Callable[[], None]) -> None:

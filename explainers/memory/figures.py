@@ -257,10 +257,10 @@ def _places(n: int) -> list[tuple[float, float]]:
 
 
 def _title(result: Result, key: str, answer: bool) -> str:
-    """ "Orca (Max)  7 of 40 fit, tokens fill 20 %"; where much is free, the share is of what the requests have taken."""
+    """ "Orca (Max)  7 of 40 at once, tokens fill 20 %"; where much is free, the share is of what the requests have taken."""
     mean = scenario.mean_shares(result, key)
     fill = f"tokens fill {g.percent(scenario.filled_share(mean))}{' of theirs' if mean['free'] >= 0.005 else ''}"
-    fit = f"{scenario.fit_at_once(result, key):,} of {len(result.scenario.trace):,} fit, " if answer else ""
+    fit = f"{scenario.fit_at_once(result, key):,} of {len(result.scenario.trace):,} at once, " if answer else ""
     return f"<b>{names(result)[key]}</b>  {fit}{fill}"
 
 

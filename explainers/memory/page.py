@@ -163,7 +163,8 @@ def preemption() -> None:
     found = len(scenario.preemptions(result))
     if not found:
         return
-    if st.session_state.get(WHICH, 0) >= found:
+    at = st.session_state.get(WHICH)  # where an option is gone, Streamlit leaves its label there
+    if not isinstance(at, int) or at >= found:
         st.session_state[WHICH] = 0
     with st.container(horizontal=True, vertical_alignment="bottom"):
         label = lambda k: story.preemption_label(result, k)  # noqa: E731

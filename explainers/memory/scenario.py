@@ -233,7 +233,11 @@ def build(values: Values, uploaded: Recording | None = None) -> Scenario:
     v = filled(values)
     if v["source"] != GENERATED:
         return _of_recording(v, sample() if v["source"] == RECORDED else uploaded)
-    server = service(str(v["model"]), str(v["gpu"]))
+    try:
+        server = service(str(v["model"]), str(v["gpu"]))
+    except ValueError as error:
+        what = f"{v['model']} does not fit on one {v['gpu']}"
+        raise ValueError(f"{what}. Choose a smaller model or a larger GPU. ({error})") from None
     return Scenario(_trace(v), server, {"reserved": _reserved(v, server, MAX), "other": _other(v, server)}, v)
 
 

@@ -117,15 +117,20 @@ def headline(result: Result, answer: bool = True) -> str:
     if one.policy == other.policy:
         return f"No difference: both memories are {a}. Choose another second allocator."
     if bool(np.all(np.abs(e2e(one) - e2e(other)) <= 1e-6)):
-        return (f"No difference: every request ends at the same moment with {a} and with {b}, because all of them fit at once "
-                "and nobody waits for memory.")
+        why = "because nobody waits for memory" if not any(math.isfinite(start) for start, _ in result.saturated.values()) else \
+            "although requests wait for memory: both let in the same ones at the same time"
+        return f"No difference: every request ends at the same moment with {a} and with {b}, {why}."
+    if stalled := [f"{_titled(called(result, key))} comes to a stop: {count(n, 'request')} never {'ends' if n == 1 else 'end'}."
+                   for key, run in result.runs.items() if (n := int((run.outcome == UNFINISHED).sum()))]:
+        return " ".join([*stalled, "So times of the two cannot be compared."])
     if not answer:
         return (f"{a} sets {_gives(one)} aside for each request as it starts; {b} {_takes(other)}, "
                 f"{turns_out(*both)} {reply_clause(*both)}.")
     fits = [_fits(result, key) for key in result.runs]
+    once = ", and computes shared prompts once" if other.cached.any() else ""
     fill = [percent(scenario.filled_share(scenario.mean_shares(result, key))) for key in result.runs]
     return (f"{a} holds {fits[0]} at once, as each sets {_gives(one)} aside, and tokens fill {fill[0]} of what is taken; {b} "
-            f"holds {fits[1]} and fills {fill[1]}, {turns_out(*both)} {reply_clause(*both)}.")
+            f"holds {fits[1]} and fills {fill[1]}{once}, {turns_out(*both)} {reply_clause(*both)}.")
 
 
 def _gives(run: Run) -> str:
@@ -136,7 +141,8 @@ def _takes(run: Run) -> str:
     memory = _memory(run)
     if memory.contiguous:
         return f"sets {_gives(run)} aside"
-    return f"takes a block of {count(memory.block_size, 'slot')} when a token needs it"
+    once = " and keeps shared prompts once" if run.cached.any() else ""
+    return f"takes a block of {count(memory.block_size, 'slot')} when a token needs it{once}"
 
 
 def _fits(result: Result, key: str) -> str:
@@ -153,7 +159,7 @@ def _fits(result: Result, key: str) -> str:
 def prediction(result: Result) -> Prediction:
     """How many fit at once under the reserving allocator."""
     n = len(result.scenario.trace)
-    return Prediction(f"How many of the {n:,} fit at once with {called(result, 'reserved')}?" if n > 1 else
+    return Prediction(f"How many of the {n:,} are in memory at once, at most, with {called(result, 'reserved')}?" if n > 1 else
                       f"Does the request fit with {called(result, 'reserved')}?", "requests", 0, n)
 
 

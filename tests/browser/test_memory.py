@@ -117,7 +117,7 @@ def test_a_slider_moves_stage_sentence_sweep_and_band_together(server: str, page
     moved = {"memory": 11_000}
     expect(headline(page)).to_contain_text(story.headline(scenario.result(moved)))
     assert query(page)["memory"] == "11000"
-    expect(box(page, "stage").locator(".annotation", has_text="5 of 40 fit")).to_be_visible()  # 11,000 / 2,048 = 5.4
+    expect(box(page, "stage").locator(".annotation", has_text="5 of 40 at once")).to_be_visible()  # 11,000 / 2,048 = 5.4
     for what, data in before.items():
         assert picture(page, what)["data"] != data, what
     assert holders(page, "y3") and max(holders(page, "y3")) < 40

@@ -250,7 +250,7 @@ def test_the_cursor_lies_over_the_stacks_on_their_axis() -> None:
 def test_before_the_prediction_the_number_that_fits_is_not_given_away() -> None:
     result = s.result({})
     shown, kept = f.stage(result, dark=False), f.stage(result, dark=False, answer=False)
-    assert "7 of 40 fit" in " ".join(texts(shown))
+    assert "7 of 40 at once" in " ".join(texts(shown))
     assert "7 requests at once" in shown.alt
     assert " fit" not in " ".join(texts(kept))
     assert "at once" not in kept.alt
