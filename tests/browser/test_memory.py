@@ -360,3 +360,29 @@ def test_what_is_taken_away_is_what_is_on_the_screen(server: str, page: Page) ->
     assert struct.unpack(">II", content[16:24]) == tuple(2 * side for side in size)  # twice as sharp as the screen
     expect(page.get_by_test_id("stCode")).to_have_text(story.python_lines({"memory": 2048}).strip())
     assert page.get_by_label("Link to this page as it stands").input_value() == page.url
+
+
+# --- found by a breaker -------------------------------------------------------------------------------------------------
+
+
+def test_another_seed_is_in_the_field_and_in_the_address(server: str, page: Page) -> None:
+    opened(page, server, **ANSWERED)
+    page.get_by_role("button", name="Re-roll the seed").click()
+    page.wait_for_url(lambda url: parse_qs(urlsplit(url).query).get("seed", ["1"]) != ["1"])
+    at_rest(page)
+    seed = query(page)["seed"]
+    expect(page.get_by_label("Seed", exact=True)).to_have_value(seed)
+    expect(headline(page)).to_contain_text(story.headline(scenario.result({"seed": int(seed)})))
+
+
+def test_a_list_of_preemptions_that_shrinks_does_not_lose_the_page(server: str, page: Page) -> None:
+    opened(page, server, **ANSWERED, memory="2048")
+    box(page, "preemptions")
+    page.get_by_label("Preemption", exact=True).click()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    at_rest(page)
+    for _ in range(3):
+        pressed(page, "spread")
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+    expect(page.get_by_text("This app has encountered an error")).to_have_count(0)

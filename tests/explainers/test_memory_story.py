@@ -22,6 +22,8 @@ from sim.record import CLAIMS
 from sim.trace import Trace
 from tests.explainers.memory_hand import by_hand, four, short
 
+STALL = Path(__file__).parents[1] / "peers" / "data" / "vllm" / "exact_fit_out2_stall.json.gz"
+
 ROOT = Path(__file__).resolve().parents[2]
 ODD: list[dict[str, Any]] = [
     {"other": s.ORACLE}, {"other": s.POW2, "off": 0.5}, {"other": s.MAX}, {"arrivals": s.POISSON, "rate": 8.0},
@@ -385,3 +387,24 @@ def test_who_is_refused_has_no_place_in_memory() -> None:
     assert "was refused" in story.life(result, "reserved", 0)
     assert [spans[1] for spans in story.cursor_data(result)["reserved"]["spans"]] == [[1], [1], [], [1]]
     assert story.numbers(result).set_index("").loc["Refused: can never fit"].tolist() == ["1", "1"]
+
+
+# --- found by a breaker -------------------------------------------------------------------------------------------------
+
+
+def test_two_memories_that_let_in_the_same_ones_still_make_requests_wait() -> None:
+    # Blocks of 256 under a maximum of 256: one block is one piece.
+    same = s.result({"memory": 5_500, "block": 256, "longest": 256, "spread": 0.0})
+    assert "although requests wait for memory" in story.headline(same)
+    assert "because nobody waits" in story.headline(s.result({"requests": 3, "other": s.ORACLE}))
+
+
+def test_a_stall_is_told() -> None:
+    # 32 blocks of 16 under a prompt of 512 and two output tokens: the second needs a block more than there are.
+    stalls = s.result({"source": s.OWN}, recording.read(STALL, "stall"))
+    assert story.headline(stalls).startswith("vLLM comes to a stop: ")
+
+
+def test_a_model_that_does_not_fit_says_what_to_change() -> None:
+    with pytest.raises(ValueError, match=r"^Yi-34B does not fit on one A100-40G\. Choose a smaller model or a larger GPU\."):
+        s.build({"model": "Yi-34B"})
