@@ -96,7 +96,7 @@ class _Replay:
         self._known: dict[int, int] = {}  # to compute before they decode
         self._budget = _NEVER if run.policy.budget is None else run.policy.budget
         self._open: dict[int, list[int]] = {}  # their rows below
-        self._rows: list[tuple[int, int, int, int, float]] = []  # the columns of Holdings but the last
+        self._rows: list[float] = []  # the columns of Holdings but the last, row by row
         self._ends: list[float] = []
 
     def played(self) -> Holdings:
@@ -146,9 +146,13 @@ class _Replay:
     def _first_step(self, now: float, granted: dict[int, int], preempted: list[Event]) -> None:
         """The running requests take their blocks in turn; who finds too few has others give theirs back first."""
         if not preempted:
+            table, computed, size, cached = self._table, self._tokens, self._size, self._chains is not None
             for i, tokens in granted.items():
-                if i in self._table:
-                    self._compute(i, tokens, now)
+                if i in table:
+                    if cached or computed[i] + tokens > len(table[i]) * size:
+                        self._compute(i, tokens, now)
+                    else:  # its last block has room
+                        computed[i] += tokens
             return
         victims, left, cap = {event.request: event.blocks for event in preempted}, self._budget, self._cap(now)
         withdrawn: dict[int, int] = {}
@@ -177,10 +181,10 @@ class _Replay:
 
     def _further_steps(self, start: float, granted: dict[int, int], count: int, first_us: float, growth: float) -> None:
         """The other steps of a row: who needs further blocks takes them at the step that fills them, in turn."""
-        size, takes = self._size, []
+        size, takes, table, computed, more = self._size, [], self._table, self._tokens, count - 1
         for turn, (i, tokens) in enumerate(granted.items()):
-            have, done = len(self._table[i]), self._tokens[i]
-            self._tokens[i] = end = done + tokens * (count - 1)
+            have, done = len(table[i]), computed[i]
+            computed[i] = end = done + tokens * more
             while have * size < end:
                 step = -(-(have * size + 1 - done) // tokens)  # after so many more steps its tokens pass what it has
                 have = -(-(done + step * tokens) // size)
@@ -233,8 +237,8 @@ class _Replay:
         table, first = self._table[i], 0
         for k in range(1, len(blocks) + 1):
             if k == len(blocks) or blocks[k] != blocks[k - 1] + 1:
-                self._open[i].append(len(self._rows))
-                self._rows.append((blocks[first], k - first, i, len(table) + first, now))
+                self._open[i].append(len(self._ends))
+                self._rows += (blocks[first], k - first, i, len(table) + first, now)
                 self._ends.append(np.inf)
                 first = k
         table += blocks
