@@ -376,6 +376,7 @@ def presets(lesson: Lesson, state: link.State) -> Preset | None:
         preset = next((p for p in lesson.presets if p.key == st.session_state[widget]), None)
         if preset:
             session.put(lesson.key, defaults(lesson.knobs) | dict(preset.values))
+            session.change(lesson.key, cursor=None)  # it stood in another run
         st.rerun()  # the knobs too
 
     st.pills("Presets", list(names), format_func=lambda key: names[key], key=widget, on_change=chosen, wrap=True)

@@ -196,14 +196,20 @@ def instant_us(result: Result) -> float:
 # --- the stage --------------------------------------------------------------------------------------------------------
 
 
+def shown_us(result: Result, cursor_ms: float | None) -> float:
+    """The instant that is shown: the cursor's, or the default where it stands behind the end of both runs, µs."""
+    if cursor_ms is None or cursor_ms > axis_end_ms(result):
+        return instant_us(result)
+    return zero_us(result) + 1000 * cursor_ms
+
+
 def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms: float | None = None,
           answer: bool = True) -> Pic:
     """Both memories at one instant, and below them where the memory went over time, with the means, on one axis.
 
     answer False: neither titles nor alt text state how many requests fit at once, which the learner is about to predict.
     """
-    zero = zero_us(result)
-    t_us = instant_us(result) if cursor_ms is None else zero + 1000 * cursor_ms
+    zero, t_us = zero_us(result), shown_us(result, cursor_ms)
     there = {key: cells(result, key, t_us) for key in result.runs}
     end = axis_end_ms(result)
     data: list[dict[str, Any]] = []
@@ -230,6 +236,9 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
         notes.append(g.note(_means(result, key, dark), 0, high, dark, yshift=1, xshift=-LEFT_PX + 4, font={"size": 11}))
         notes += _done(result, key, axis, end, dark)
         shapes.append(_window(result, key, axis, dark))
+    look, at = g.theme(dark), f"memory at {g.duration((t_us - zero) / 1e6)}"
+    for place, what, tone in ((0, at, look.select), (len(there), "over the whole run", look.muted)):
+        notes.append(g.note(what, 1, places[place][1], dark, yshift=2, xanchor="right", font={"size": 11, "color": tone}))
     row = max(space.row for space in there.values())
     sheet["xaxis2"] = {"range": [0, row], "fixedrange": True, "visible": False, "anchor": f"y{len(there) + 2}"}
     sheet["xaxis"] = g.time_axis(end, "") | {"anchor": "y2", "title": {"text": ""}}
@@ -261,7 +270,7 @@ def _title(result: Result, key: str, answer: bool) -> str:
     mean = scenario.mean_shares(result, key)
     fill = f"tokens fill {g.percent(scenario.filled_share(mean))}{' of theirs' if mean['free'] >= 0.005 else ''}"
     fit = f"{scenario.fit_at_once(result, key):,} of {len(result.scenario.trace):,} at once, " if answer else ""
-    return f"<b>{names(result)[key]}</b>  {fit}{fill}"
+    return f"<b>{names(result)[key]}</b>  {fit}{fill} on average"
 
 
 def _strip(space: Cells, axes: tuple[str, str], selected: int | None, dark: bool,
@@ -462,7 +471,7 @@ def _below(there: dict[str, Cells], at_ms: float, end: float, dark: bool) -> lis
         entries.insert(1, f"{_mark('tokens', dark).replace('■', '▒')} shared")
     muted = {"size": 11, "color": look.muted}
     lines = "  ".join(entries[:3]) + "<br>" + "  ".join(entries[3:])
-    shown = f"<span style='color:{look.select}'>│ above: {g.duration(at_ms / 1000)}</span>"
+    shown = f"<span style='color:{look.select}'>│ {g.duration(at_ms / 1000)}</span>"
     right = f"time, {'ms' if end <= 60_000 else 's'}<br>{shown}"
     return [g.note(lines, 0, 0, dark, xshift=-LEFT_PX + 4, yshift=-18, yanchor="top", font=muted),
             g.note(right, 1, 0, dark, xanchor="right", align="right", yanchor="top", yshift=-18, font=muted)]
@@ -488,7 +497,7 @@ def alt_stage(result: Result, answer: bool = True) -> str:
 
 def table_stage(result: Result, cursor_ms: float | None = None) -> pd.DataFrame:
     """A row for each request that holds memory at the instant, under each allocator; token slots."""
-    t_us = instant_us(result) if cursor_ms is None else zero_us(result) + 1000 * cursor_ms
+    t_us = shown_us(result, cursor_ms)
     parts = []
     for key, name in names(result).items():
         space = cells(result, key, t_us, most=sys.maxsize)
@@ -509,7 +518,7 @@ def table(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
 
     selected None: the request that holds most. An allocator in which it holds nothing at that instant says so.
     """
-    t_us = instant_us(result) if cursor_ms is None else zero_us(result) + 1000 * cursor_ms
+    t_us = shown_us(result, cursor_ms)
     who = holds_most(result, t_us) if selected is None else selected
     entries = {key: block_table(result, key, who, t_us) for key in result.runs}
     look, plot = g.theme(dark), TABLE_HEIGHT - 4 - 24
@@ -711,7 +720,7 @@ def _nobody_preempted(result: Result, dark: bool) -> Pic:
     why = f"Nobody is preempted under {names(result)['other']}."
     hidden = {"visible": False, "fixedrange": True, "range": [0, 1]}
     sheet = g.layout(dark, PREEMPTION_HEIGHT, xaxis=hidden, yaxis=hidden, annotations=[
-        g.note(why + "<br>Less memory, or the preset “Preemption thrashes”, shows it.", 0.5, 0.5, dark, xanchor="center",
+        g.note(why + "<br>Less memory, or the preset “Memory runs out”, shows it.", 0.5, 0.5, dark, xanchor="center",
                yanchor="middle", align="center")])
     return Pic({"data": [], "layout": sheet}, why, lambda: table_preemptions(result), PREEMPTION_HEIGHT)
 

@@ -115,9 +115,9 @@ PRESETS: tuple[Preset, ...] = (
     Preset("coarse", "Block size 256", {"block": 256},
            "The last block of each request is half empty on average: with blocks of 256 tokens that is as much as many a reply. "
            "Watch the hatched ends of the blocks, and the sweep over block size."),
-    Preset("thrash", "Preemption thrashes", {"memory": 2_048},
+    Preset("thrash", "Memory runs out", {"memory": 2_048},
            "Paged memory lets many in and runs out as they grow: the newest lose their blocks, again and again. Watch how "
-           "often, and how many tokens are computed twice; then set preempted requests to swap."),
+           "often, and what it costs: with replies this short, computing them again is a small part of the time."),
     Preset("prefix", "Shared system prompt", {"prefix": 1024},
            "Every prompt starts with the same 1,024 tokens. Paged memory keeps them once for all; Orca (Max) once for each."),
     Preset("beam", "Beam search", {"beams": 6, "samples": 6, "mean": "Alpaca"},

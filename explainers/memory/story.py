@@ -31,9 +31,9 @@ from sim.service import Affine, Service
 
 TITLE = "Reserve or page the memory"
 QUESTION = "Nobody knows how long a reply will be. How much memory should a request get when it starts?"
-LEAD = ("Each token leaves its keys and values, its KV, in the GPU's memory until its request ends. Orca (Max) reserves the "
-        "maximum length for everyone, in one piece. Paged memory gives out small blocks as tokens come. Both face the same "
-        "requests.")
+LEAD = ("Each token leaves its keys and values, its KV, in the GPU's memory until its request ends. Orca (Max), a server of 2022, "
+        "reserves the maximum length for everyone, in one piece. Paged memory gives out small blocks as tokens come. Both face "
+        "the same requests.")
 """What a newcomer must know before the figure; at most 260 characters."""
 WORDS: tuple[tuple[str, str], ...] = (
     ("KV", "Keys and values: what the model keeps of each token, to read it again in every later step."),
@@ -50,6 +50,9 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("Orca (Max), (Pow2), (Oracle)", "Reserve the maximum length; the output rounded up to a power of two; the true length."),
     ("Copy on write", "A shared block is copied only when one of its holders writes into it."),
     ("TTFT, E2E", "Time from a request's arrival until its first and until its last token."),
+    ("ShareGPT, Alpaca", "Public collections of conversations and of instructions, from which the lengths are taken."),
+    ("Poisson arrivals", "Requests come one by one, each at random, with the same mean rate all the time."),
+    ("Step", "One pass of the model, which gives every running request at most one new token."),
     ("p50, p99", "The value that half, or 99 of 100, of the requests stay below."),
 )
 """(term, one plain sentence of fewer than 20 words)."""
@@ -435,7 +438,7 @@ def preemptions(result: Result) -> str:
             return (f"{name} preempts nobody: whoever starts has all the memory it will ever need. The price stands above: few "
                     "start.")
         return ("Here the paged memory never runs out, so nobody is preempted. Take less memory, or more requests: the preset "
-                "“Preemption thrashes” does.")
+                "“Memory runs out” does.")
     run = result.runs["other"]
     victims, lost = len({p.request for p in found}), sum(p.tokens for p in found)
     again, swap = sum(p.extra_ms for p in found) / 1000, sum(p.swap_ms for p in found) / 1000

@@ -181,7 +181,7 @@ def test_one_preemption_is_watched_step_by_step() -> None:
 
 
 def test_where_nobody_is_preempted_the_page_says_where_somebody_is() -> None:
-    assert "Preemption thrashes" in words(opened(v="1", guess="skip"))
+    assert "Memory runs out" in words(opened(v="1", guess="skip"))
 
 
 def test_samples_and_beams_are_shown_in_turn() -> None:
