@@ -31,9 +31,9 @@ from sim.service import Affine, Service
 
 TITLE = "Reserve or page the memory"
 QUESTION = "Nobody knows how long a reply will be. How much memory should a request get when it starts?"
-LEAD = ("Each token leaves its keys and values, its KV, in the GPU's memory until its request ends. Orca (Max), a server of 2022, "
-        "reserves the maximum length for everyone, in one piece. Paged memory gives out small blocks as tokens come. Both face "
-        "the same requests.")
+LEAD = ("Each token leaves its keys and values, its KV, in the GPU's memory until its request ends. Orca (Max), a server of "
+        "2022, reserves the maximum length for everyone, in one piece. Paged memory gives out small blocks as tokens come. Both "
+        "face the same requests.")
 """What a newcomer must know before the figure; at most 260 characters."""
 WORDS: tuple[tuple[str, str], ...] = (
     ("KV", "Keys and values: what the model keeps of each token, to read it again in every later step."),
@@ -162,7 +162,7 @@ def _fits(result: Result, key: str) -> str:
 def prediction(result: Result) -> Prediction:
     """How many fit at once under the reserving allocator."""
     n = len(result.scenario.trace)
-    return Prediction(f"How many of the {n:,} are in memory at once, at most, with {called(result, 'reserved')}?" if n > 1 else
+    return Prediction(f"How many of the {n:,} run at once with {called(result, 'reserved')}?" if n > 1 else
                       f"Does the request fit with {called(result, 'reserved')}?", "requests", 0, n)
 
 
