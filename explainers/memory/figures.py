@@ -236,9 +236,8 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
         notes.append(g.note(_means(result, key, dark), 0, high, dark, yshift=1, xshift=-LEFT_PX + 4, font={"size": 11}))
         notes += _done(result, key, axis, end, dark)
         shapes.append(_window(result, key, axis, dark))
-    look, at = g.theme(dark), f"memory at {g.duration((t_us - zero) / 1e6)}"
-    for place, what, tone in ((0, at, look.select), (len(there), "over the whole run", look.muted)):
-        notes.append(g.note(what, 1, places[place][1], dark, yshift=2, xanchor="right", font={"size": 11, "color": tone}))
+    notes.append(g.note(f"at {g.duration((t_us - zero) / 1e6)}", 1, places[0][1], dark, yshift=2, xanchor="right",
+                        font={"size": 11, "color": g.theme(dark).select}))
     row = max(space.row for space in there.values())
     sheet["xaxis2"] = {"range": [0, row], "fixedrange": True, "visible": False, "anchor": f"y{len(there) + 2}"}
     sheet["xaxis"] = g.time_axis(end, "") | {"anchor": "y2", "title": {"text": ""}}
@@ -270,7 +269,7 @@ def _title(result: Result, key: str, answer: bool) -> str:
     mean = scenario.mean_shares(result, key)
     fill = f"tokens fill {g.percent(scenario.filled_share(mean))}{' of theirs' if mean['free'] >= 0.005 else ''}"
     fit = f"{scenario.fit_at_once(result, key):,} of {len(result.scenario.trace):,} at once, " if answer else ""
-    return f"<b>{names(result)[key]}</b>  {fit}{fill} on average"
+    return f"<b>{names(result)[key]}</b>  {fit}{fill}"
 
 
 def _strip(space: Cells, axes: tuple[str, str], selected: int | None, dark: bool,
