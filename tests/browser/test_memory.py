@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from explainers.kit import link
+from explainers.kit.grammar import duration
 from explainers.kit.knobs import encoded
 from explainers.memory import scenario, story
 from tests.browser.parts import (
@@ -197,8 +198,10 @@ def test_the_time_cursor_moves_without_the_server_and_on_release_both_memories_a
     assert len(sent) == before and holders(page, "y3") == first["y3"]
     page.mouse.up()
     page.wait_for_url(re.compile(r"[?&]t="))
+    words = f"at {duration(at / 1000)}"
     page.wait_for_function(
-        "() => document.querySelector('.st-key-memory-stage .js-plotly-plot').layout.annotations.some(a => /above/.test(a.text))")
+        "words => document.querySelector('.st-key-memory-stage .js-plotly-plot').layout.annotations.some(a => a.text === words)",
+        arg=words)
     at_rest(page)
     assert float(query(page)["t"]) == at
     assert holders(page, "y3") == there != first["y3"]
