@@ -9,7 +9,7 @@ Between two events the batch stays as it is, so each step takes longer than the 
 contexts grow by one token a request, and the attention of equal prompt chunks of c tokens by c² units a chunk. Such a
 stretch is one row, its end the sum of an arithmetic series. Decoding requests are therefore kept as sums (how many, their
 context, how many of them need a block at which step) and are looked at one by one only when they contend for blocks or
-budget. Work is O(log n) per event, whatever the number of tokens.
+budget. Work is O(log n) per event, whatever the number of tokens, and O(running) where they contend or one leaves early.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Engine:
         self._finished: list[float] = []
         self._released: list[float] = []  # static only
         # What few requests have.
-        self._outcome: dict[int, int] = {}  # REFUSED or CANCELLED
+        self._outcome: dict[int, int] = {}  # of the refused, and of those who left before their end
         self._cached = array("q")  # prefix-cache tokens at the first admission
         self._preemptions: Counter[int] = Counter()
         self._recomputed: Counter[int] = Counter()  # tokens computed and thrown away
@@ -761,10 +761,8 @@ class Engine:
         return max(now, min(full, arrival[head] + 1e6 * self.policy.fill_timeout))
 
     def _grow(self, closing: list[int], halfway: list[tuple[int, int]], blocks: int, decoding: int) -> None:
-        """Take the blocks that the running requests need, and publish what they fill, in the order of the running list."""
+        """With a prefix cache: take the blocks that the running requests need, and publish what they fill, in their order."""
         self._pool.take(blocks)
-        if self._chains is None:
-            return
         filled = {i: self._known[i] for i in closing} | dict(halfway)
         for i in self._running if self._speaking else self._partial:
             if i in filled:
