@@ -78,6 +78,7 @@ class Engine:
         self._known: list[int] = []  # tokens to compute before the next one comes: prompt, and reply after a preemption
         self._ending: list[int] = []  # tokens computed when the last one comes: prompt + output - 1
         self._key: list[float] = []  # place in the queue order, at arrival
+        self._urgency: list[float] = []  # the trace's priority, where it says who gives way
         self._admitted: list[float] = []
         self._first: list[float] = []
         self._finished: list[float] = []
@@ -162,6 +163,8 @@ class Engine:
             self._released += [math.nan] * n
         if policy.order != "fcfs":
             self._key += ORDERS[policy.order](trace, policy, self._rng).tolist()
+        if policy.victim == "least_urgent":
+            self._urgency += ORDERS["priority"](trace, policy, None).tolist()
         if memory.reserve != "nothing":
             self._reserve += needs.tolist()
         for i in (offset + np.flatnonzero(too_large)).tolist():
@@ -792,7 +795,7 @@ class Engine:
     def _contend(self, t: float, budget: int, cap: int, hold: bool) -> Grants:
         """Pass 1, one request after the other (rules 5 to 12). Who gets nothing is taken out of the sums."""
         pool, size, partial, since, k = self._pool, self._pool.block_size, self._partial, self._since, self._steps
-        by_rank, counted = self.policy.order != "fcfs", self._chains is None
+        by_rank, counted = self.policy.order != "fcfs" or self.policy.victim != "last", self._chains is None
         order, index, left, preempted = list(self._running), 0, budget, False
         granted: dict[int, tuple[int, int]] = {}
         while index < len(order) and left > 0:
@@ -845,10 +848,17 @@ class Engine:
         )
 
     def _place(self, i: int) -> tuple[float, float]:
-        """Place of a running request in the queue order: the last one gives way first (rule 9)."""
-        computed = self._partial.get(i, -1)
-        known = self._since[i] + self._steps + 1 if computed < 0 else self._known[i]
-        return self._rank(i, known - self._prompt[i]), self._arrival[i]
+        """Who of the running gives way first: the one with the largest (rule 9; Policy.victim)."""
+        victim, computed = self.policy.victim, self._partial.get(i, -1)
+        if victim == "newest":
+            return self._arrival[i], i
+        if victim == "least_urgent":
+            return self._urgency[i], self._arrival[i]
+        if victim == "last":
+            known = self._since[i] + self._steps + 1 if computed < 0 else self._known[i]
+            return self._rank(i, known - self._prompt[i]), self._arrival[i]
+        held = self._since[i] + self._steps if computed < 0 else computed
+        return held if victim == "longest" else -held, self._arrival[i]
 
     def _preempt(self, t: float, i: int, granted: int, needed_by: int) -> None:
         """Take all blocks of request i away and send it back to the queue (rules 10 and 11)."""

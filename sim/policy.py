@@ -12,6 +12,7 @@ Batching = Literal["continuous", "static"]
 Prompts = Literal["chunked", "whole", "alone"]
 Order = Literal["fcfs", "priority", "shortest", "shortest_predicted", "least_attained"]
 Reserve = Literal["nothing", "maximum", "power", "output"]
+Victim = Literal["last", "newest", "least_urgent", "longest", "shortest"]
 
 
 MOST_BLOCK = 1 << 20  # tokens in a block: more than any model's context
@@ -100,8 +101,11 @@ class Policy:
                   the trace ends
     order         who is first among those who wait (sim/orders.py): "fcfs": the earliest; "priority": the smallest
                   priority of the trace; "shortest": the least output left; "shortest_predicted": the same by a noisy
-                  guess; "least_attained": the fewest output tokens so far. In every order but fcfs the last in it is
-                  preempted first
+                  guess; "least_attained": the fewest output tokens so far
+    victim        who of the running gives way when a block is needed: "last": the last in the order, in fcfs the last
+                  admitted (vLLM); "newest": the last to arrive; "least_urgent": the largest priority of the trace;
+                  "longest": who has most KV tokens, so most is freed; "shortest": who has fewest, so least is computed
+                  anew. Of equals the last to arrive
     noise         of the guess of the output, for the order and for what is reserved: standard deviation of the logarithm
                   of guess over truth; seeded by `seed`. What is reserved cannot grow: there a guess below the truth counts
                   as one as far above it
@@ -123,6 +127,7 @@ class Policy:
     prompts: Prompts = "chunked"
     fill_timeout: float = math.inf
     order: Order = "fcfs"
+    victim: Victim = "last"
     noise: float = 0.0
     seed: int = 0
     memory: Memory | None = None
@@ -138,6 +143,7 @@ class Policy:
             "batching": ("continuous", "static"),
             "prompts": ("chunked", "whole", "alone"),
             "order": ("fcfs", "priority", "shortest", "shortest_predicted", "least_attained"),
+            "victim": ("last", "newest", "least_urgent", "longest", "shortest"),
         }
         for field, allowed in choices.items():
             if getattr(self, field) not in allowed:

@@ -111,6 +111,16 @@ class Server:
         if self.policy.order == "priority":
             self.waiting.sort(key=lambda r: (r.priority, r.arrival, r.index))
 
+    def victim(self) -> Request:
+        """Who gives way; of equals the one who came last."""
+        keys = {
+            "newest": lambda v: (v.arrival, v.index), "least_urgent": lambda v: v.urgency,
+            "longest": lambda v: (v.computed, v.arrival), "shortest": lambda v: (-v.computed, v.arrival),
+        }
+        if self.policy.victim != "last":
+            return max(self.running, key=keys[self.policy.victim])
+        return max(self.running, key=lambda v: v.urgency) if self.policy.order == "priority" else self.running[-1]
+
     def schedule(self, now: float) -> list[tuple[Request, int]]:
         p = self.policy
         budget, grants, preempted = p.budget, {}, False
@@ -132,7 +142,7 @@ class Server:
             grant = min(gap, cap or gap, budget)
             ok = True
             while self.need(r, r.computed + grant) > len(self.free):
-                victim = max(self.running, key=lambda v: v.urgency) if p.order == "priority" else self.running[-1]
+                victim = self.victim()
                 if self.running.index(victim) < index:
                     index -= 1
                 budget += grants.pop(victim, 0)
@@ -142,7 +152,7 @@ class Server:
                     ok = False
                     break
             if not ok:
-                if p.order == "priority":
+                if p.order == "priority" or p.victim != "last":
                     continue
                 break
             self.take(r, r.computed + grant)

@@ -48,11 +48,13 @@ def cases(draw: st.DrawFn) -> tuple[Trace, Affine, Policy]:
     numbers = lambda low, high: draw(st.lists(st.integers(low, high), min_size=n, max_size=n))  # noqa: E731
     prompt, output, arrival = numbers(1, 60), numbers(1, 30), sorted(numbers(0, draw(st.sampled_from([0, 2_000, 20_000]))))
     order = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
+    victim = draw(st.sampled_from(["last"] * 4 + ["newest", "least_urgent", "longest", "shortest"]))
     cached = draw(st.booleans())
     gives_up = draw(st.lists(st.none() | st.integers(0, 30_000), min_size=n, max_size=n))
     cancel = [math.inf if after is None else (at + after) / 1e6 for at, after in zip(arrival, gives_up, strict=True)]
+    urgent = order == "priority" or victim == "least_urgent"
     trace = Trace(
-        np.array(arrival) / 1e6, prompt, output, priority=numbers(0, 3) if order == "priority" else None,
+        np.array(arrival) / 1e6, prompt, output, priority=numbers(0, 3) if urgent else None,
         cancel=cancel if draw(st.booleans()) else None,
         content=draw(contents(prompt)) if cached and draw(st.booleans()) else None,
     )
@@ -65,7 +67,7 @@ def cases(draw: st.DrawFn) -> tuple[Trace, Affine, Policy]:
     prompts = draw(st.sampled_from(["chunked", "chunked", "chunked", "whole"]))
     budget = draw(st.sampled_from([4, 8, 16, 32, 64, 128, 1_000]) if prompts == "chunked" else st.sampled_from([60, 128]))
     policy = Policy(
-        "any", "continuous", draw(st.integers(1, 9)), budget, prompts, order=order, memory=memory,
+        "any", "continuous", draw(st.integers(1, 9)), budget, prompts, order=order, victim=victim, memory=memory,
         chunk_cap=draw(st.sampled_from([0, 0, 0, 5, 20])), fair_cap=draw(st.booleans()),
         prefill_every=draw(st.sampled_from([1, 1, 1, 2, 4])),
     )
@@ -266,6 +268,18 @@ def test_vllm_v0_runs_prompts_before_decodes_and_sarathi_serve_beside_them() -> 
     assert alone.steps.decode[alone.steps.prefill > 0].tolist() == [0, 0]
     assert beside.steps.decode[beside.steps.prefill > 0].tolist() == [0, 1]
     assert alone.finished_us[0] == 11_000 and beside.finished_us[0] == 10_000  # the newcomer's prompt costs it one step
+
+
+@pytest.mark.parametrize(
+    ("victim", "who"), [("last", 2), ("newest", 2), ("least_urgent", 1), ("longest", 0), ("shortest", 2)],
+)
+def test_who_gives_way_is_the_victim_rule_s_choice(victim: str, who: int) -> None:
+    # 9 blocks of 4. After their prompts of 12, 8 and 4 tokens they hold 3 + 2 + 1; each wants one more for the first reply
+    # token, which fits, and all three another at the fifth: the first of them finds none.
+    trace = Trace([0, 0, 0.0001], [12, 8, 4], [9, 9, 9], priority=[1, 2, 0])
+    policy = Policy("scarce", slots=8, budget=100, victim=victim, memory=Memory(9, 4))  # type: ignore[arg-type]
+    events = simulate(trace, STEP, policy).events
+    assert next(event.request for event in events if event.kind == "preempted") == who
 
 
 @pytest.mark.parametrize(("order", "first"), [("fcfs", 0), ("shortest", 2), ("priority", 1), ("least_attained", 0)])
