@@ -24,5 +24,5 @@ st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"),
 st.html(ASSETS / "style.css")
 # The root address shows the first lesson; each lesson also has an address of its own, which links carry.
 home = st.Page(show(PATH[0].key), title=PATH[0].title, url_path="home", default=True, visibility="hidden")
-lessons = [st.Page(show(key), title=title, url_path=key) for key, title in PATH]
+lessons = [st.Page(show(entry.key), title=entry.title, url_path=entry.key) for entry in PATH]
 st.navigation([home, *lessons], position="top").run()

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+LEVELS = ("No serving experience needed", "What the field takes for granted", "Current work")
+
 
 class Entry(NamedTuple):
-    """A lesson on the path: `key` is its address (/key) and its folder, `title` its name in the menu."""
+    """A lesson on the path.
+
+    key      its address (/key) and its folder
+    title    its name in the menu
+    level    the part of the path: a place in LEVELS
+    minutes  what a learner who tries things should allow for
+    """
 
     key: str
     title: str
+    level: int
+    minutes: int
 
 
 PATH = (
-    Entry("batching", "Static or continuous batching"),
-    Entry("memory", "Reserve or page the memory"),
+    Entry("batching", "Static or continuous batching", 0, 15),
+    Entry("memory", "Reserve or page the memory", 1, 20),
 )

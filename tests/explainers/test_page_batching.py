@@ -333,6 +333,6 @@ def test_a_window_beyond_the_file_is_said() -> None:
 def test_the_lessons_on_the_path_have_their_four_files() -> None:
     from explainers import PATH
 
-    for key, _ in PATH:
+    for key in (entry.key for entry in PATH):
         folder = Path(ROOT, "explainers", key)
         assert {"scenario.py", "figures.py", "story.py", "page.py"} <= {file.name for file in folder.iterdir()}
