@@ -22,6 +22,7 @@ _scrubber = st.components.v2.component(
     "stepwise_scrubber", html=_read("scrubber.html"), css=_read("scrubber.css"), js=_read("scrubber.js")
 )
 _take = st.components.v2.component("stepwise_take", html=_read("take.html"), css=_read("take.css"), js=_read("take.js"))
+_progress = st.components.v2.component("stepwise_progress", js=_read("progress.js"))
 
 
 def keep_address(query: str, turn: int, to: str, key: str) -> None:
@@ -52,6 +53,14 @@ def scrubber(policies: Mapping[str, Mapping[str, Any]], t: float | None, key: st
     last = math.ceil(end / step) * step
     data = {"policies": list(policies.values()), "end": round(last, 6), "step": step, "t": t}
     _scrubber(key=key, data=data, default={"cursor": None}, on_cursor_change=moved)
+
+
+def progress(known: Sequence[str], done: Sequence[str], marked: Mapping[str, Any], key: str, told: Callable[[], None]) -> None:
+    """Which lessons the browser remembers as done; `marked` {"turn", "mark"}: what to remember from now on (progress.js).
+
+    told  callback; the component's state value `done` is then the list of keys
+    """
+    _progress(key=key, data={"known": list(known), "done": list(done), **marked}, default={"done": list(done)}, on_done_change=told)
 
 
 def take(query: str, file: str, plot: str, files: Sequence[str], made: Mapping[str, Any] | None, key: str,
