@@ -1,20 +1,25 @@
-"""`python -m tests.peers vllm DIR`: replay every recording in DIR and say what agrees; exit 1 unless all of it does."""
+"""`python -m tests.peers vllm|router DIR`: replay every recording in DIR and say what agrees; exit 1 unless all of it does."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from tests.peers import router
 from tests.peers.vllm import replay
 
-USAGE = "usage: python -m tests.peers vllm DIR"
+USAGE = "usage: python -m tests.peers vllm|router DIR"
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 2 or arguments[0] != "vllm":
+    if len(arguments) != 2 or arguments[0] not in ("vllm", "router"):
         print(USAGE, file=sys.stderr)
         return 2
     folder = Path(arguments[1])
+    return router.main(folder) if arguments[0] == "router" else _vllm(folder)
+
+
+def _vllm(folder: Path) -> int:
     files = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
     agree = differ = steps = rows = 0
     for path in files:
