@@ -2,10 +2,10 @@
 
     requests = workload(poisson(n, rate=7, seed=1), lognormal(n, 798, 1.0, seed=1, of="prompt"), uniform(n, 1, 128, seed=1))
 
-The same seed gives the same bytes. Arrivals, prompt lengths, output lengths and shared prefixes draw from separate streams
-of the seed, one draw a request: to change the arrivals leaves every length as it was, and to ask for more requests leaves
-the first ones' lengths and prefixes (and, unless their span is made exact, arrivals) as they were. A parameter out of range
-raises ValueError with its name and range.
+The same seed gives the same bytes. Arrivals, prompt lengths, output lengths, shared prefixes and think times draw from
+separate streams of the seed, one draw a request: to change the arrivals leaves every length as it was, and to ask for more
+requests leaves the first ones' lengths and prefixes (and, unless their span is made exact, arrivals) as they were. A
+parameter out of range raises ValueError with its name and range.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Of = Literal["prompt", "output"]
 MAX_REQUESTS = 10_000_000
 
 _STREAMS = {None: 0, "prompt": 1, "output": 2}  # None: arrivals
-_PREFIXES = 3
+_PREFIXES, _THINK = 3, 4
 
 
 def workload(arrivals: ArrayLike, prompt: ArrayLike, output: ArrayLike, name: str = "", content: Content | None = None) -> Trace:
@@ -128,15 +128,9 @@ def shared_prefixes(prompt: ArrayLike, prefixes: ArrayLike, skew: float, seed: i
     rank r is drawn with a weight of 1/r^skew (Zipf; 0: all alike). A prompt that is not longer than its system prompt holds
     all but the last token of its own length of it.
     """
-    lengths = np.asarray(prompt, np.int64)
-    prefix = np.asarray(prefixes, np.int64)
-    for name, values in (("prompt", lengths), ("prefixes", prefix)):
-        if values.ndim != 1 or not len(values) or values.min() < 1 or values.max() > MAX_TOKENS:
-            raise ValueError(f"{name} must be lengths from 1 to {MAX_TOKENS} tokens, at least one, not {_shown(values)}")
-    _between("skew", skew, 0, 100)
+    lengths, prefix = _lengths("prompt", prompt), _lengths("prefixes", prefixes)
     n, k = len(lengths), len(prefix)
-    weight = np.cumsum(np.arange(1, k + 1) ** -float(skew))
-    which = np.searchsorted(weight, _generator(seed, _PREFIXES).random(n) * weight[-1], side="right")
+    which = _popular(n, k, skew, seed)
     shared = np.minimum(prefix[which], lengths - 1)
     # Two runs a request, the shared one first; it is left out of prompts of one token. Streams: k prefixes, then rest and
     # reply of each request.
@@ -148,7 +142,106 @@ def shared_prefixes(prompt: ArrayLike, prefixes: ArrayLike, skew: float, seed: i
     return Content(first, stream, np.zeros(len(stream), np.int64), pairs[there], own + 1)
 
 
+def think_times(n: int, mean: float, seed: int) -> Floats:
+    """Seconds that the user takes between a reply and the next turn, (n,): independent, exponential with this mean."""
+    think: Floats = _between("mean", mean, 0, 1e6, "s") * _generator(seed, _THINK).standard_exponential(_count(n))
+    return think
+
+
+def sessions(starts: ArrayLike, turns: ArrayLike, prefixes: ArrayLike, skew: float, question: ArrayLike, answer: ArrayLike,
+             think: ArrayLike, token_s: float, seed: int, name: str = "") -> Trace:
+    """Conversations: each turn's prompt is its system prompt, every question and reply so far, and the next question.
+
+    starts, (s,): when each session's first turn arrives, s. turns, a number or (s,): how many it has. prefixes, (k,):
+    tokens of the system prompts, the most used one first; each session draws one, by rank r with a weight of 1/r^skew.
+    question, answer, (turns of all sessions,), session by session: tokens of each question and of its reply.
+    think, likewise: seconds between the reply before and each turn; that of a first turn plays no part. For instance
+
+        sessions(poisson(200, 0.5, seed), 5, [2000] * 8, 1.0, lognormal(1000, 150, 1.0, seed, of="prompt"),
+                 lognormal(1000, 250, 0.8, seed), think_times(1000, 20, seed), 0.03, seed)
+
+    A reply is tokens of its own, which the next turns quote whole, so a server that kept them finds them.
+
+    What is modelled of time: the arrivals are fixed beforehand (an open loop). A turn comes `think` after its reply would
+    have ended if each of its tokens had taken `token_s` seconds since the turn arrived. Where the server is slower than
+    that, users do not wait for it, and a turn may quote what is not there yet: `before_the_reply` tells which. The load
+    rises from nothing at 0 s for as long as sessions last.
+    """
+    begin = np.asarray(starts, np.float64)
+    if begin.ndim != 1 or not len(begin):
+        raise ValueError(f"starts must be one time a session, for at least one, not {_shown(starts)}")
+    count = np.full(begin.shape, turns) if np.ndim(turns) == 0 else np.asarray(turns)
+    if count.dtype.kind not in "iu" or count.shape != begin.shape or count.min() < 1 or count.sum() > MAX_REQUESTS:
+        raise ValueError(f"turns must be a whole number from 1 on, or one for each of the {len(begin)} sessions, "
+                         f"and at most {MAX_REQUESTS} together, not {_shown(turns)}")
+    n = int(count.sum())
+    asked, replied, waits = _lengths("question", question), _lengths("answer", answer), np.asarray(think, np.float64)
+    for what, column in (("question", asked), ("answer", replied), ("think", waits)):
+        if column.shape != (n,):
+            raise ValueError(f"{what} must be one number for each of the {n} turns, not of shape {column.shape}")
+    if not (waits.min() >= 0 and waits.max() <= 1e6):
+        raise ValueError(f"think must be from 0 to 1e6 s, not {_shown(think)}")
+    _between("token_s", token_s, 0, 1000, "s")
+    prefix = _lengths("prefixes", prefixes)
+
+    session = np.repeat(np.arange(len(begin)), count)
+    opening = np.repeat(np.cumsum(count) - count, count)  # row of the session's first turn
+    which = _popular(len(begin), len(prefix), skew, seed)[session]
+    # Within a session, the time and the tokens that have gone by before each turn: running sums less those at its opening.
+    gap = np.where(np.arange(n) == opening, 0.0, waits + np.roll(replied, 1) * token_s)
+    gone, said = np.cumsum(gap), np.cumsum(asked + replied) - replied
+    arrival = begin[session] + gone - gone[opening]
+    prompt = prefix[which] + said - (said - asked)[opening]
+    content = _quotes(np.arange(n) - opening, opening, which, prefix, asked, replied)
+    order = np.argsort(arrival, kind="stable")
+    return Trace(arrival[order], prompt[order], replied[order], session=session[order], name=name, content=content.take(order))
+
+
+def _quotes(turn: Ints, opening: Ints, which: Ints, prefix: Ints, question: Ints, answer: Ints) -> Content:
+    """Turn t of a session holds the system prompt, then question and reply of the turns before, then its question.
+
+    Streams: the system prompts first, then question and reply of each row.
+    """
+    runs = 2 * turn + 2
+    first = np.append(0, np.cumsum(runs))
+    place = np.arange(first[-1]) - np.repeat(first[:-1], runs)  # in its prompt: 0 the system prompt, 1 a question, 2 a reply
+    row = np.repeat(opening, runs) + (place - 1) // 2  # whose question or reply it is; where place is 0, unused
+    system, k = np.repeat(which, runs), len(prefix)
+    stream = np.where(place == 0, system, k + 2 * row + 1 - place % 2)
+    length = np.where(place == 0, prefix[system], np.where(place % 2 == 1, question[row], answer[row]))
+    return Content(first, stream, np.zeros_like(stream), length, k + 2 * np.arange(len(turn)) + 1)
+
+
+def before_the_reply(trace: Trace, finished: ArrayLike) -> NDArray[np.bool_]:
+    """Which requests arrive before their session's turn before them has ended, (n,).
+
+    finished, (n,): seconds when each request ended, NaN: it never did. Raises ValueError for a trace without sessions.
+    """
+    if trace.session is None:
+        raise ValueError("the trace does not say which requests belong to one session")
+    order = np.argsort(trace.session, kind="stable")
+    one, other = order[:-1], order[1:]
+    early = np.zeros(len(trace), bool)
+    early[other] = (trace.session[one] == trace.session[other]) & ~(np.asarray(finished, np.float64)[one] <= trace.arrival[other])
+    return early
+
+
 # ------------------------------------------------------------------------------------------------------------------
+
+def _popular(n: int, k: int, skew: float, seed: int) -> Ints:
+    """n draws of 0 to k − 1; number r − 1 has the weight 1/r^skew."""
+    _between("skew", skew, 0, 100)
+    weight = np.cumsum(np.arange(1, k + 1) ** -float(skew))
+    drawn: Ints = np.searchsorted(weight, _generator(seed, _PREFIXES).random(n) * weight[-1], side="right")
+    return drawn
+
+
+def _lengths(name: str, values: ArrayLike) -> Ints:
+    lengths = np.asarray(values, np.int64)
+    if lengths.ndim != 1 or not len(lengths) or lengths.min() < 1 or lengths.max() > MAX_TOKENS:
+        raise ValueError(f"{name} must be lengths from 1 to {MAX_TOKENS} tokens, at least one, not {_shown(values)}")
+    return lengths
+
 
 def _random(seed: int, of: Of | None = None) -> np.random.Generator:
     if of not in _STREAMS:
