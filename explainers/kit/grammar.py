@@ -85,6 +85,7 @@ ROLES: dict[str, Role] = {role.key: role for role in (
     Role("free", "free", "free, and nobody waits for it", "#80868F", "#6E7681", ""),
     Role("hit", "cache hit", "found in the cache", "#00664E", "#5FE0B7", "", solid=True),
     Role("miss", "cache miss", "computed anew", "#A23B78", "#E58CC0", "\\"),
+    Role("again", "computed anew", "computes anew what it had", "#A23B78", "#E58CC0", "\\", solid=True),
     Role("preempted", "preempted", "preempted", "#B3261E", "#FF6F61", "+"),
 )}
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from explainers.kit import grammar as g
 from explainers.kit.grammar import Panel, Pic, Row
-from explainers.preemption.scenario import FCFS, LAST, Band, Outcome, Result, Sweep
+from explainers.preemption.scenario import FCFS, LAST, SWAP, Band, Outcome, Result, Sweep
 
 STAGE_HEIGHT = 520
 BELOW = 52
@@ -27,12 +27,12 @@ LABELS = 4
 
 
 def rule(result: Result, key: str) -> str:
-    """The rule of a panel as its title: who goes first, who gives way, and how where that is not by recomputing."""
+    """The rule of a panel as its title: who goes first, and who gives way and how where that is not vLLM's way."""
     if key == "first":
-        return f"{FCFS}; the last to enter gives way".capitalize()
+        return FCFS.capitalize()
     v = result.scenario.values
-    gives = {LAST: "the last in that order gives way"}.get(str(v["victim"]), f"the {v['victim']} gives way")
-    return f"{v['order']}; {gives}{', swapped' if v['give'] == 'swap' else ''}".capitalize()
+    gives = "" if v["victim"] == LAST else f"; the {v['victim']} gives way"
+    return f"{v['order']}{gives}{', swapped' if v['give'] == SWAP else ''}".capitalize()
 
 
 # --- the stage --------------------------------------------------------------------------------------------------------
@@ -123,7 +123,8 @@ def _panel(result: Result, key: str, end: float, answer: bool) -> Panel:
         for i in mine[np.argsort(start[mine] - stop[mine], kind="stable")][:LABELS].tolist():
             label[i] = word if (stop[i] - start[i]) / end > 0.09 else ""
     trace = result.scenario.trace
-    hover = [f"{trace.output[r]:,} output tokens" if k == DECODE else "" for k, r in zip(role.tolist(), who.tolist(), strict=True)]
+    hover = [f"{trace.output[r]:,} output tokens" if k == DECODE else ""
+             for k, r in zip(role.tolist(), who.tolist(), strict=True)]
     return Panel(title, len(trace), who, start, stop, role, who, label, hover)
 
 
@@ -140,10 +141,11 @@ def _unluckiest(o: Outcome, panel: Panel, axis: str, many: bool, dark: bool) -> 
                        yanchor="top", bgcolor=look.paper)], frame
     if not seen or not len(mine):
         return [], frame
-    frame |= {"x0": float(panel.start[mine].min()), "x1": float(panel.end[mine].max())}
-    left = frame["x1"] > 0.8 * float(panel.end.max())
-    tag = g.note(f"waits <b>{said}</b>", frame["x0" if left else "x1"], r, dark, xref="x", yref=axis, xanchor="left",
-                 yanchor="middle", xshift=2, bgcolor=look.ink, borderpad=1, font={"size": 11, "color": look.paper})
+    stop = float(panel.end[mine].max())
+    frame |= {"x0": float(panel.start[mine].min()), "x1": stop}
+    place = {"xanchor": "right", "xshift": -2} if stop > 0.8 * float(panel.end.max()) else {"xanchor": "left", "xshift": 2}
+    tag = g.note(f"waits <b>{said}</b>", stop, r, dark, xref="x", yref=axis, yanchor="middle", bgcolor=look.ink, borderpad=1,
+                 font={"size": 11, "color": look.paper}, **place)
     return [tag], frame
 
 
@@ -159,12 +161,13 @@ def who_waits(result: Result, *, dark: bool, selected: int | None = None) -> Pic
             "type": "scatter", "mode": "markers", "name": NAMES[key], "x": trace.output.tolist(), "y": o.wait.tolist(),
             "marker": g.policy_mark(k, dark, 9), "cliponaxis": False,
             "customdata": [[r, f"request {r + 1}", f"{1000 * w:,.0f} ms"] for r, w in enumerate(o.wait.tolist())],
-            "hovertemplate": f"<b>%{{customdata[1]}}</b>, {NAMES[key]}: waits %{{customdata[2]}}<br>%{{x:,}} output tokens<extra></extra>",
+            "hovertemplate": f"<b>%{{customdata[1]}}</b>, {NAMES[key]}: waits %{{customdata[2]}}<br>"
+                             "%{x:,} output tokens<extra></extra>",
         })
     if selected is not None and selected < len(trace):
         waits = [float(o.wait[selected]) for o in result.outcomes.values()]
-        data.append({"type": "scatter", "mode": "markers", "x": [int(trace.output[selected])] * 2, "y": waits, "hoverinfo": "skip",
-                     "marker": {"size": 15, "symbol": "circle-open", "color": look.select, "line": {"width": 3}}})
+        data.append({"type": "scatter", "mode": "markers", "x": [int(trace.output[selected])] * 2, "y": waits,
+                     "hoverinfo": "skip", "marker": {"size": 15, "symbol": "circle-open", "color": look.select, "line": {"width": 3}}})
     notes = [g.note("○ above  ● below", 0, 1, dark, yshift=3, font={"size": 11, "color": look.muted})]
     top = max(float(o.wait.max()) for o in result.outcomes.values()) or 1.0
     sheet = g.layout(
@@ -203,8 +206,9 @@ def sweep(curve: Sweep, *, dark: bool) -> Pic:
         ("preemptions", ",.0f", curve.preemptions, 1.0))]
     figure = g.strip(curve.x, rows, curve.x_here, x_title=_OVER[curve.over], dark=dark, height=SWEEP_HEIGHT, log=True,
                      note_below=curve.note)
-    ticks = [f"{v / 1024:g}K" if curve.over == "memory" else f"{v:g}" for v in curve.x.tolist()]
-    figure["layout"]["xaxis"]["ticktext"] = ticks
+    if curve.over == "memory":  # every other power of two has room on a narrow screen
+        figure["layout"]["xaxis"]["ticktext"] = [f"{v // 1024:.0f}K" if v % 1024 == 0 and v / 1024 in (1, 2, 4, 8, 16, 32, 64)
+                                                 else "" for v in curve.x.tolist()]
     return Pic(figure, alt_sweep(curve), lambda: table_sweep(curve), SWEEP_HEIGHT)
 
 
@@ -234,8 +238,8 @@ def band(spread: Band, result: Result, *, dark: bool) -> Pic:
     ring = {"symbol": "circle-open", "size": 9, "line": {"width": 2}}
     for k, (key, waits) in enumerate(spread.longest.items()):
         middle, here = spread.median(key), result.outcomes[key].numbers["longest"]
-        data.append({"type": "scatter", "mode": "markers", "name": NAMES[key], "x": waits.tolist(), "y": [NAMES[key]] * len(waits),
-                     "marker": ring | {"color": g.policy_line(k, dark)["color"]},
+        data.append({"type": "scatter", "mode": "markers", "name": NAMES[key], "x": waits.tolist(),
+                     "y": [NAMES[key]] * len(waits), "marker": ring | {"color": g.policy_line(k, dark)["color"]},
                      "text": [f"seed {seed}" for seed in spread.seeds], "hovertemplate": "%{text}: %{x:.2f} s<extra></extra>"})
         data.append({"type": "scatter", "mode": "markers", "x": [here], "y": [NAMES[key]], "name": "on the screen",
                      "marker": {"symbol": "diamond", "size": 13, "color": look.select},

@@ -57,11 +57,11 @@ KNOBS: tuple[Knob, ...] = (
          help="Whose blocks are taken when the memory is full and somebody needs one. Longest: who holds most, so most is freed. "
               "Shortest: who holds least, so least is computed anew."),
     Knob("memory", "KV memory", 2_048, options=MEMORIES, group="Server", unit="tokens",
-         help="How many tokens' keys and values fit. What fits on a whole A100-80G beside Llama-3-8B is more than 400,000; a small "
-              "memory shows in twenty requests what a large one shows in thousands."),
+         help="How many tokens' keys and values fit. Beside Llama-3-8B on an A100-80G it is more than 400,000; a small memory shows "
+              "in twenty requests what a large one shows in thousands."),
     Knob("give", "What giving way costs", RECOMPUTE, options=(RECOMPUTE, SWAP), group="Server",
-         help="Recompute: the victim's tokens are thrown away and computed anew when it is back. Swap: they are moved to the host "
-              "over PCIe 4.0 at 25 GB/s, and back."),
+         help="Recompute: the victim's tokens are thrown away and computed anew when it is back. Swap: they are moved to the "
+              "host over PCIe 4.0 at 25 GB/s, and back."),
     Knob("slots", "Slots", 64, options=(1, 2, 4, 8, 16, 32, 64, 128, 256), group="Server", unit="slots",
          help="How many requests the server runs at once at most. vLLM calls it max_num_seqs."),
     Knob("model", "Model", "Llama-3-8B", options=("Llama-3-8B", "Llama-2-7B", "Mistral-7B", "OPT-13B"), group="Server",
@@ -72,7 +72,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("reply", "Mean reply", 338, options=(32, 64, 128, 214, 338, 500, 800), group="Requests", unit="tokens",
          help="ShareGPT's mean is 338 tokens, LMSYS-Chat-1M's 214."),
     Knob("spread", "Length spread", 0.87, 0.0, 2.0, 0.01, group="Requests",
-         help="How unequal the replies are: the standard deviation over the mean of a lognormal. ShareGPT's replies: about 0.87."),
+         help="How unequal the replies are: standard deviation over mean of a lognormal. ShareGPT's replies: about 0.87."),
     Knob("urgent", "Urgent requests", 25, 0, 100, 5, group="Requests", unit="%",
          help="Share of requests that are urgent. Only “priority” and “least urgent” look at it."),
     Knob("noise", "Noise of the guess", 0.7, 0.0, 2.0, 0.1, group="Requests",
@@ -102,8 +102,8 @@ PRESETS: tuple[Preset, ...] = (
            "A quarter of the requests are urgent: they enter first, and nobody takes their blocks while somebody else runs. "
            "The others pay, in the same memory and the same time."),
     Preset("swap", "Swap instead", {"order": FCFS, "give": SWAP},
-           "Both panels have the same order. Below, who gives way moves to the host and comes back whole. Few tokens are cheap to "
-           "compute anew on a fast GPU: see whether moving them was worth it."),
+           "Both panels have the same order. Below, who gives way moves to the host and comes back whole. Few tokens are cheap "
+           "to compute anew on a fast GPU: see whether moving them was worth it."),
     Preset("enough", "Enough memory", {"memory": 65_536, "order": FCFS, "victim": LONGEST_HELD},
            "Nobody has to wait and nobody has to give way: with memory for all, the two rules do the same, step by step."),
 )
