@@ -48,8 +48,10 @@ V0_BUDGET = 2048
 SEEDS = 20
 """The band runs seeds 1 to SEEDS."""
 KEYS = ("alone", "whole", "chunks")
-# Blocks of one token: a hit is exact to the token. Nobody is ever preempted, so nobody comes back too long for a budget.
-_ENDLESS = Memory(1 << 40, 1, prefix_cache=True, refuse=False)
+BLOCK = 16
+_SAME_US = 1e-3  # what is nearer than 1e-9 s is one instant
+# Nobody is ever preempted, so nobody comes back too long for a budget.
+_ENDLESS = Memory(1 << 40, BLOCK, prefix_cache=True, refuse=False)
 
 KNOBS: tuple[Knob, ...] = (
     Knob("budget", "Token budget", 512, options=BUDGETS, main=True, unit="tokens",
@@ -65,7 +67,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("spacing", "Time between them", 250, options=(0, 100, 250, 500, 1000, 2000), group="Requests", unit="ms",
          help="From one long prompt to the next. It plays no part with one prompt."),
     Knob("hit", "Prefix-cache hit", 0, options=(0, 4096, 8192, 12288, 15360, 15872, 16128), group="Requests", unit="tokens",
-         help="Tokens of each long prompt whose keys and values are there already. At least its last token is computed."),
+         help="Tokens of each long prompt whose keys and values are there already. At least its last block is computed."),
     Knob("seed", "Seed", 1, 0, 9999, group="Requests",
          help="Another number draws other contexts, and another moment within a step for the landing."),
     Knob("cap", "Long-prefill cap", 0, options=(0, 64, 128, 256, 512, 1024, 2048, 4096), group="Server", unit="tokens",
@@ -280,9 +282,12 @@ def _chunks(v: dict[str, Value], budget: int) -> Policy:
 
 
 def _contexts(v: dict[str, Value]) -> Ints:
-    """Tokens of context of each stream at its start; more streams leave the first ones as they are."""
-    low, high = (round(int(v["context"]) * share) for share in (1 - SPREAD, 1 + SPREAD))
-    return workloads.uniform(int(v["streams"]), low, high, int(v["seed"]), of="prompt")
+    """Tokens of context of each stream at its start; more streams leave the first ones as they are.
+
+    Whole blocks of the prefix cache and one token: that one is computed, so all streams start in one step.
+    """
+    low, high = (round(int(v["context"]) * share) // BLOCK for share in (1 - SPREAD, 1 + SPREAD))
+    return BLOCK * workloads.uniform(int(v["streams"]), low, high, int(v["seed"]), of="prompt") + 1
 
 
 def _trace(v: dict[str, Value], context: Ints, landing_us: float, output: int = OUTPUT) -> Trace:
@@ -303,8 +308,9 @@ def _trace(v: dict[str, Value], context: Ints, landing_us: float, output: int = 
 
 
 def to_compute(v: Values) -> int:
-    """Tokens of each long prompt that the prefix cache does not have: at least the last one."""
-    return max(int(v["prompt"]) - int(v["hit"]), 1)
+    """Tokens of each long prompt that the prefix cache does not have: it has whole blocks, and never the last token."""
+    prompt = int(v["prompt"])
+    return prompt - min(int(v["hit"]), (prompt - 1) // BLOCK * BLOCK)
 
 
 def _shown(primed: Trace) -> Trace:
@@ -392,7 +398,7 @@ def _summary(run: Run, scene: Scenario, done_us: float, end_us: float) -> dict[s
     return {"gap_max_ms": float(gaps.max()), "gap_p50_ms": p50, "gap_p99_ms": p99,
             "ttft_ms": 1000 * float(ttft(run)[scene.streams:].max()),
             "prompt_steps": float(steps.count[(steps.prefill > 0) & (steps.start_us >= scene.landing_us)].sum()),
-            "stream_tokens": float(scene.streams * (end <= done_us).sum())}
+            "stream_tokens": float(scene.streams * (end <= done_us + _SAME_US).sum())}
 
 
 def _lost(scene: Scenario, budget: int) -> Lost:
