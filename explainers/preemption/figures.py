@@ -167,7 +167,8 @@ def who_waits(result: Result, *, dark: bool, selected: int | None = None) -> Pic
     if selected is not None and selected < len(trace):
         waits = [float(o.wait[selected]) for o in result.outcomes.values()]
         data.append({"type": "scatter", "mode": "markers", "x": [int(trace.output[selected])] * 2, "y": waits,
-                     "hoverinfo": "skip", "marker": {"size": 15, "symbol": "circle-open", "color": look.select, "line": {"width": 3}}})
+                     "hoverinfo": "skip",
+                     "marker": {"size": 15, "symbol": "circle-open", "color": look.select, "line": {"width": 3}}})
     notes = [g.note("○ above  ● below", 0, 1, dark, yshift=3, font={"size": 11, "color": look.muted})]
     top = max(float(o.wait.max()) for o in result.outcomes.values()) or 1.0
     sheet = g.layout(

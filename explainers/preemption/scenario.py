@@ -57,8 +57,8 @@ KNOBS: tuple[Knob, ...] = (
          help="Whose blocks are taken when the memory is full and somebody needs one. Longest: who holds most, so most is freed. "
               "Shortest: who holds least, so least is computed anew."),
     Knob("memory", "KV memory", 2_048, options=MEMORIES, group="Server", unit="tokens",
-         help="How many tokens' keys and values fit. Beside Llama-3-8B on an A100-80G it is more than 400,000; a small memory shows "
-              "in twenty requests what a large one shows in thousands."),
+         help="How many tokens' keys and values fit. Beside Llama-3-8B on an A100-80G it is 467,296; a small memory shows in "
+              "twenty requests what a large one shows in thousands."),
     Knob("give", "What giving way costs", RECOMPUTE, options=(RECOMPUTE, SWAP), group="Server",
          help="Recompute: the victim's tokens are thrown away and computed anew when it is back. Swap: they are moved to the "
               "host over PCIe 4.0 at 25 GB/s, and back."),
