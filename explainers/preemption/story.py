@@ -74,10 +74,11 @@ def causes(result: Result) -> list[str]:
     said = []
     for key, o in result.outcomes.items():
         short, long = halves(result, key)
-        total = int(result.scenario.trace.prompt.sum() + result.scenario.trace.output.sum())
+        trace, gave = result.scenario.trace, int(o.numbers["victims"])
+        total = int(trace.prompt.sum() + trace.output.sum())
         again = o.numbers["again"] / total
         said.append(f"**{rule(result, key)}.** The shorter half of the replies waits {duration(short)} on average, the longer "
-                    f"half {duration(long)}. {int(o.numbers['victims'])} of {count(len(result.scenario.trace), 'request')} had to "
+                    f"half {duration(long)}. {gave} of {count(len(trace), 'request')} had to "
                     f"give way, {count(int(o.numbers['preemptions']), 'time')} in all; computed anew: {percent(again)} of all "
                     "tokens.")
     return said
@@ -235,11 +236,12 @@ def _recompute_question(result: Result) -> Question:
               "That is how long the swap of its keys and values takes, one way."),
              (right / mean, "a step costs as much for many tokens as for one", "That is one token's share.")]
     return question(
-        f"A request that has {mean:,} tokens computed gives way. What does it cost the GPU, about, to compute them anew in a step "
-        "of its own?",
+        f"A request that has {mean:,} tokens computed gives way. What does it cost the GPU to compute them anew, in a step of "
+        "their own?",
         (duration(right / 1000), f"One step that reads {mean:,} tokens, as if they were a prompt."),
         *((duration(n / 1000), name, why) for n, name, why in apart(right, wrong, 0.1 * right)),
-        ("Nothing: the tokens are known", "known tokens need no computing", "Their keys and values are gone: the model must run."))
+        ("Nothing: the tokens are known",
+         "known tokens need no computing", "Their keys and values are gone, and only the model makes them."))
 
 
 def _mean_lost(result: Result) -> int:
