@@ -20,11 +20,11 @@ from bisect import bisect_right
 from collections import Counter, deque
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.kv.content import Chains
+from sim.kv.content import Chains, Spans
 from sim.kv.pool import Pool
 from sim.kv.reserve import Buddy, blocks_needed, piece
 from sim.orders import ORDERS, PER_TOKEN, outputs
@@ -49,6 +49,19 @@ def simulate(trace: Trace, service: StepTime, policy: Policy, record_grants: boo
     return engine.run(trace)
 
 
+class Intake(NamedTuple):
+    """What an engine keeps of the requests of a trace, in its order; columns that the policy has no use for are empty."""
+
+    arrival: list[float]  # µs
+    prompt: list[int]
+    ending: list[int]
+    key: list[float]
+    urgency: list[float]
+    reserve: list[int]
+    cancel: list[float]  # µs, inf: never
+    refused: set[int]
+
+
 # Of pass 1: budget left, prompt tokens granted, their units of attention, requests whose prompts are finished, those half
 # done with their tokens, decoding requests that get nothing, whether anybody was preempted.
 Grants = tuple[int, int, float, list[int], list[tuple[int, int]], list[int], bool]
@@ -70,6 +83,10 @@ class Engine:
         self.service, self.policy, self.longest_stretch, self.most_rows = service, policy, longest_stretch, most_rows
         memory = self._memory = policy.memory or _WITHOUT_LIMIT
         self.stopped = ""  # why nothing more can happen though requests are left
+        # For those who follow the engine: from when on another `advance` can make a difference, µs; and, if they make it a
+        # list, whose first (~request) and last token has come, in order.
+        self.due_us = 0.0
+        self.said: list[int] | None = None
         self._closed = False
         self._clock = 0.0
         # Columns of the requests submitted; times in µs.
@@ -130,16 +147,35 @@ class Engine:
 
     def submit(self, trace: Trace) -> None:
         """Queue requests that arrive no earlier than those submitted before. ValueError names row and reason."""
-        arrival, policy = trace.arrival_us, self.policy
-        offset = len(self._arrival)
+        arrival, offset = trace.arrival_us, len(self._arrival)
         if self._arrival and arrival[0] < self._arrival[-1]:
             raise ValueError(f"row 0 arrives at {arrival[0]:.0f} µs, but one submitted before at {self._arrival[-1]:.0f} µs")
-        longest, memory, n = policy.longest, self._memory, len(trace)
+        intake, n = self.prepare(trace), len(trace)
+        self._arrival += intake.arrival
+        self._prompt += intake.prompt
+        self._known += intake.prompt
+        self._ending += intake.ending
+        self._make_room(n)
+        self._key += intake.key
+        self._urgency += intake.urgency
+        self._reserve += intake.reserve
+        for i in sorted(intake.refused):
+            self._outcome[offset + i] = REFUSED
+            self._gone.add(offset + i)
+        if intake.cancel:
+            for i in np.flatnonzero(np.isfinite(intake.cancel)).tolist():
+                heappush(self._cancels, (intake.cancel[i], offset + i, CANCELLED))
+        if self._chains is not None:
+            self._chains.submit(trace)
+
+    def prepare(self, trace: Trace) -> Intake:
+        """What an engine of this policy keeps of the trace; a fleet's engines share it. ValueError names row and reason."""
+        policy, memory = self.policy, self._memory
         output, needs = outputs(trace, policy), blocks_needed(trace, policy, self._rng)
-        too_large = np.zeros(n, bool)
+        too_large = np.zeros(len(trace), bool)
         if memory.refuse:
             most = memory.blocks if self._buddy is None else self._buddy.most
-            too_large = (needs > most) | (False if longest is None else trace.prompt >= longest)
+            too_large = (needs > most) | (False if policy.longest is None else trace.prompt >= policy.longest)
         if policy.batching == "continuous" and policy.prompts != "chunked" and policy.budget is not None:
             # Who is preempted comes back with a prompt of all that it had.
             anew = policy.memory is not None and memory.reserve == "nothing" and memory.swap_us is None and memory.refuse
@@ -151,30 +187,62 @@ class Engine:
                     f"row {row}: its prompt of {trace.prompt[row]} tokens{' and its reply' if anew else ''} never fits the "
                     f"budget of {policy.budget} whole; raise the budget, or let prompts be chunked"
                 )
-        self._arrival += arrival.tolist()
-        self._prompt += trace.prompt.tolist()
-        self._known += self._prompt[offset:]
-        self._ending += (trace.prompt + output - 1).tolist()
+        return Intake(
+            trace.arrival_us.tolist(), trace.prompt.tolist(), (trace.prompt + output - 1).tolist(),
+            [] if policy.order == "fcfs" else ORDERS[policy.order](trace, policy, self._rng).tolist(),
+            ORDERS["priority"](trace, policy, None).tolist() if policy.victim == "least_urgent" else [],
+            [] if memory.reserve == "nothing" else needs.tolist(),
+            [] if trace.cancel_us is None else trace.cancel_us.tolist(),
+            set(np.flatnonzero(too_large).tolist()),
+        )
+
+    def receive(self, intake: Intake, row: int, spans: Spans, quoted: bool) -> int:
+        """Queue one request of a trace, which arrives no earlier than those before; its number in this engine.
+
+        spans   its blocks by keys that all engines of a fleet share, if there is a prefix cache; they are the engine's then
+        quoted  whether later prompts quote its reply
+        """
+        i = len(self._arrival)
+        self._arrival.append(intake.arrival[row])
+        self._prompt.append(intake.prompt[row])
+        self._known.append(intake.prompt[row])
+        self._ending.append(intake.ending[row])
+        self._make_room(1)
+        for mine, column in ((self._key, intake.key), (self._urgency, intake.urgency)):
+            mine += column[row : row + 1]
+        self._reserve += intake.reserve[row : row + 1]
+        if row in intake.refused:
+            self._outcome[i] = REFUSED
+            self._gone.add(i)
+        if intake.cancel and intake.cancel[row] < math.inf:
+            heappush(self._cancels, (intake.cancel[row], i, CANCELLED))
+        if self._chains is not None:
+            self._chains.adopt(spans, quoted)
+        return i
+
+    def _make_room(self, n: int) -> None:
+        """Places for the times and counts of n more requests."""
         for column in (self._admitted, self._first, self._finished):
             column += [math.nan] * n
         self._since += [0] * n
         self._cached.frombytes(bytes(8 * n))
-        if policy.batching == "static":
+        if self.policy.batching == "static":
             self._released += [math.nan] * n
-        if policy.order != "fcfs":
-            self._key += ORDERS[policy.order](trace, policy, self._rng).tolist()
-        if policy.victim == "least_urgent":
-            self._urgency += ORDERS["priority"](trace, policy, None).tolist()
-        if memory.reserve != "nothing":
-            self._reserve += needs.tolist()
-        for i in (offset + np.flatnonzero(too_large)).tolist():
-            self._outcome[i] = REFUSED
-            self._gone.add(i)
-        if trace.cancel_us is not None:
-            for i in np.flatnonzero(np.isfinite(trace.cancel_us)).tolist():
-                heappush(self._cancels, (float(trace.cancel_us[i]), offset + i, CANCELLED))
-        if self._chains is not None:
-            self._chains.submit(trace)
+        self.due_us = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that were submitted and have not been admitted, or were preempted and are not back."""
+        return len(self._queue) + len(self._arrival) - self._next - len(self._gone)
+
+    def times_of(self, request: int) -> tuple[float, float]:
+        """End of its first and of its last token, µs; nan: not yet."""
+        return self._first[request], self._finished[request]
+
+    @property
+    def pool(self) -> Pool:
+        """Its KV blocks."""
+        return self._pool
 
     def expect(self, trace: Trace) -> None:
         """Name the contents that will be submitted in pieces, before the first piece.
@@ -202,10 +270,11 @@ class Engine:
         if math.isnan(at_us):
             raise ValueError(f"request {request}: the time at which it leaves must be a number of µs, not nan")
         heappush(self._cancels, (max(at_us, self._arrival[request]), request, outcome))
+        self.due_us = 0.0
 
     def close(self) -> None:
         """Say that no further request will come: a static batch need not wait for one."""
-        self._closed = True
+        self._closed, self.due_us = True, 0.0
 
     def advance(self, until_us: float) -> None:
         """Take every stretch that ends by `until_us`; inf: close, and serve what is there to the end."""
@@ -227,7 +296,7 @@ class Engine:
         # What most runs have none of, and need not ask for at every step.
         odd = (
             fussy or static or alone or not fcfs or reserved or swaps or self._grants is not None or longest < _NEVER
-            or bool(self._cancels or self._gone or self._quoted)
+            or pool.told is not None or bool(self._cancels or self._gone or self._quoted)
         )
         if not odd and not paged and slots <= budget and (not self._partial or self._next - 1 in self._partial):
             self._advance_without_limit(until_us)
@@ -249,9 +318,11 @@ class Engine:
         none: list[int] = []
         cap, hold, prefilled, parked, fresh, preempted, waiting = 0, False, False, none, False, False, False
         back = apart = False
+        said, due = self.said, 0.0
 
         while t < until_us:
             if odd:
+                pool.now_us = t
                 if len(rows) >= most:
                     self.stopped = f"stopped after {most_rows} rows of steps"
                     break
@@ -497,11 +568,13 @@ class Engine:
                 if wake == math.inf and waiting:
                     self.stopped = "nothing that waits can ever run"
                 if wake == math.inf or wake > until_us:
+                    due = wake
                     break
                 t = max(t, wake)
                 continue
             if end > until_us:
                 if not grown and taken < 0 and not (granted and granted > before):
+                    due = end
                     break
                 m, end = 1, t + first_us  # a step that has begun is decided, those after it are not
 
@@ -550,12 +623,16 @@ class Engine:
                         needy[r + size] += 1
                         if first[i] != first[i]:
                             first[i] = t
+                            if said is not None:
+                                said.append(~i)
                         else:
                             events.append(Event("caught up", t, i, done))
                         if i in quoted:
                             speaking.add(i)
                     else:
                         first[i] = t
+                        if said is not None:
+                            said.append(~i)
                 if partial:
                     for i in closing:
                         partial.pop(i, None)
@@ -577,10 +654,13 @@ class Engine:
                     self._packed.append(np.array(rows))
                     rows.clear()
                 if cached:
+                    pool.now_us = t
                     self._release_ended(k)
                 while next_end == k:
                     i = heappop(ends) & _REQUEST
                     finished[i] = t
+                    if said is not None:
+                        said.append(i)
                     n -= 1
                     context -= ending[i] + 1
                     del running[i]
@@ -597,6 +677,7 @@ class Engine:
                     next_end = ends[0] >> 32 if ends else _NEVER
 
         self._clock, self._next, self._decoding, self._context, self._steps = t, head, n, context, k
+        self.due_us = max(due, t)
         if self._batch and not running:
             self._end_batch(t)
 
@@ -618,6 +699,7 @@ class Engine:
         total = len(arrival)
         entry = math.inf if head == total else arrival[head]
         next_end = ends[0] >> 32 if ends else _NEVER
+        said = self.said
 
         while True:
             granted = 0
@@ -666,6 +748,7 @@ class Engine:
                     end = t + m * first_us + growth * (m * (m - 1) // 2)
             else:
                 if entry > until_us or entry == math.inf:
+                    end = entry
                     break
                 t = entry
                 continue
@@ -679,6 +762,8 @@ class Engine:
                 last = head + entering
                 for i in range(head - 1 if done else head, last - unfinished):
                     first[i] = end
+                    if said is not None:
+                        said.append(~i)
                     heappush(ends, (k - known[i] + ending[i]) << 32 | i)
                     n += 1
                     context += known[i] + 1
@@ -699,11 +784,14 @@ class Engine:
                 while next_end == k:
                     i = heappop(ends) & _REQUEST
                     finished[i] = t
+                    if said is not None:
+                        said.append(i)
                     n -= 1
                     context -= ending[i] + 1
                     next_end = ends[0] >> 32 if n else _NEVER
 
         self._clock, self._next, self._decoding, self._context, self._steps = t, head, n, context, k
+        self.due_us = end
         # What the other loop keeps in step: who runs, in order of admission, and since when.
         self._partial.clear()
         self._running.clear()
@@ -917,6 +1005,8 @@ class Engine:
                 self._gone.add(i)
             self._outcome[i] = outcome
             self._finished[i] = now
+            if self.said is not None:
+                self.said.append(i)
             self._kept.pop(i, None)
 
     def _give_back(self, i: int, computed: int) -> int:

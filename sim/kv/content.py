@@ -55,6 +55,14 @@ class Chains:
         self._end.frombytes((end + self._end[-1]).tobytes())
         self.quoted.update([i for i, reply in enumerate(trace.content.reply.tolist(), offset) if reply in self._common])
 
+    def adopt(self, spans: Spans, quoted: bool) -> None:
+        """Add a request whose blocks have keys from the chains of a larger trace."""
+        request = len(self._end) - 1
+        self._end.append(self._end[-1])
+        self._spans[request] = spans
+        if quoted:
+            self.quoted.add(request)
+
     def _compare(self, stream: Ints) -> None:
         """Find the streams that requests submitted before have too."""
         for i in range(self._noted, len(self._end) - 1):

@@ -177,6 +177,16 @@ class Pool:
         self._lines: dict[int, Line | Tangle] = {}  # by first key
         self._holders: dict[int, int] = {}  # by request: how many blocks on lines, if any
         self._due: dict[int, int] = {}  # of those who can still publish: how many blocks they will have there
+        self.evicted = 0  # blocks handed out that remembered something
+        # For those who follow the pool: what changes on lines, as (µs, first key, blocks that can be found), if they make it
+        # a list; the engine keeps the clock.
+        self.told: list[tuple[float, int, int]] | None = None
+        self.now_us = 0.0
+
+    @property
+    def remembering(self) -> int:
+        """Free blocks that still remember what they held."""
+        return self.free - self._blank
 
     def take(self, count: int) -> None:
         """Hand out `count` free blocks: blank ones, then those whose prefix was released longest ago, tail first."""
@@ -190,11 +200,14 @@ class Pool:
                 count = oldest.blocks
                 self._queue.popleft()
             self._blank += count
+            self.evicted += count
             line = oldest.line
             if line is None:
                 oldest.blocks -= count
             elif count:
                 line.forget(oldest, count)
+                if self.told is not None and line.key >= 0:
+                    self.told.append((self.now_us, line.key, line.live))
                 if not line.live:
                     del self._lines[line.key]
 
@@ -243,6 +256,8 @@ class Pool:
                 if a < line.live and isinstance(line, Line):
                     line = self._lines[key] = Tangle(line, self._holding(key))
                 line.publish(request, a, b)
+                if self.told is not None and key >= 0:
+                    self.told.append((self.now_us, key, line.live))
         self._holders[request] = full
         if full == due:
             del self._due[request]

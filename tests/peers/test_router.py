@@ -76,5 +76,5 @@ def test_blake3_is_the_published_hash() -> None:
     # No input as in the reference test vectors (test_vectors.json), and "abc" as b3sum prints it.
     assert blake3.digest(b"").hex() == "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
     assert blake3.digest(b"abc").hex() == "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
-    with pytest.raises(ValueError, match="1,024"):
+    with pytest.raises(ValueError, match=str(1024)):
         blake3.digest(bytes(1025))
