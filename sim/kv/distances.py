@@ -129,25 +129,29 @@ def _count_below(values: Ints, end: Ints, bound: Ints) -> Ints:
     Bit by bit from the highest, the values are parted into those with a 0 and those with a 1, each in their order (a wavelet
     matrix: Claude and Navarro 2012); each query follows its bound's bits, and counts the zeros it leaves behind.
     """
-    low, high, count = np.zeros_like(end), end.copy(), np.zeros_like(end)
-    for bit in reversed(range(int(max(values.max(initial=0), bound.max(initial=0))).bit_length())):
+    top = int(max(len(values), values.max(initial=0), bound.max(initial=0)))
+    kind = np.int32 if top < 2**31 else np.int64  # half the memory is half the time
+    values, high, bound = values.astype(kind), end.astype(kind), bound.astype(kind)
+    low, count = np.zeros_like(high), np.zeros_like(high)
+    zeros = np.zeros(len(values) + 1, kind)
+    for bit in reversed(range(top.bit_length())):
         one = (values >> bit & 1).astype(bool)
-        zeros = np.append(0, np.cumsum(~one))  # in front of each place
+        np.cumsum(~one, out=zeros[1:])  # in front of each place
         low_zeros, high_zeros = zeros[low], zeros[high]
         goes_on = (bound >> bit & 1).astype(bool)
         count += np.where(goes_on, high_zeros - low_zeros, 0)
         low = np.where(goes_on, zeros[-1] + low - low_zeros, low_zeros)
         high = np.where(goes_on, zeros[-1] + high - high_zeros, high_zeros)
         values = np.concatenate((values[~one], values[one]))
-    return count
+    return count.astype(np.int64)
 
 
 def _running_max(values: Ints, first: Ints) -> Ints:
-    """The largest value so far within each request."""
-    ranks, rank = np.unique(values, return_inverse=True)
-    above = np.repeat(np.arange(len(first) - 1) * len(ranks), np.diff(first))  # so that requests do not reach into each other
-    largest: Ints = ranks[np.maximum.accumulate(rank + above) - above] if len(values) else values
-    return largest
+    """The largest value so far within each request; values are at most their number, or NEVER."""
+    high = len(values) + 1
+    above = np.repeat(np.arange(len(first) - 1) * (high + 1), np.diff(first))  # so that requests do not reach into each other
+    largest = np.maximum.accumulate(np.minimum(values, high) + above) - above
+    return np.where(largest == high, NEVER, largest)
 
 
 def hit_tokens(size: Ints, tokens: Ints, sizes: ArrayLike) -> Ints:
