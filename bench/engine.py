@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from bench import plain, plain_memory, simpy_model, tuned
+from bench import fleet, plain, plain_memory, simpy_model, tuned
 from bench.report import Goal, Row, hush, say
 from sim import workloads
 from sim.cli.text import number, table
@@ -188,10 +188,13 @@ def main() -> tuple[list[Row], bool]:
     for case in (UNLIMITED, *MEMORY):
         say(label(case, 1_000_000))
         millions.append((case, *in_a_process(case, 1_000_000, 3 if case is UNLIMITED else 1)))
+    say("fleet")
+    fleet_rows, fleet_goals, fleet_said = fleet.measure()
     hush()
     rows = [row(10_000, small), row(100_000, large)]
     rows += [row(10_000, us, case) for case, (us, _) in zip(MEMORY, with_memory, strict=True)]
     rows += [row(1_000_000, {"ours": us}, case) for case, us, _ in millions]
+    rows += fleet_rows
 
     print(SET_UP + "\n")
     heading = ["case", "ours, µs/request", "plain loop", "SimPy", "× plain", "× SimPy"]
@@ -205,7 +208,8 @@ def main() -> tuple[list[Row], bool]:
     for (case, us_per_request, mib), few in zip(millions, [small, *(us for us, _ in with_memory)], strict=True):
         print(f"{label(case, 1_000_000)}: {us_per_request / few['ours']:.2f} × the time per request of 10,000; peak memory of "
               f"the process, trace and run included, {mib:,.0f} MiB.")
-    found = goals(small, large, [us for us, _ in with_memory], millions)
+    print(fleet_said)
+    found = goals(small, large, [us for us, _ in with_memory], millions) + fleet_goals
     print(f"Load of the machine over the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n")
     print("\n".join(map(str, found)))
     return rows, all(goal.met for goal in found)

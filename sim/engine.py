@@ -595,6 +595,8 @@ class Engine:
                         blocks += -(-done // size) + -partial[i] // size
                     elif taken > 0:
                         blocks -= taken
+                if cached and m > 1:  # what all its steps publish and evict is told when the last one starts
+                    pool.now_us = t + (m - 1) * first_us + growth * ((m - 1) * (m - 2) // 2)
                 if not cached:
                     pool.free -= blocks
                 elif granted:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from bench import engine, plain, plain_memory, simpy_model, tuned, ui
+from bench import engine, fleet, plain, plain_memory, simpy_model, tuned, ui
 from bench.__main__ import main as bench_main
 from bench.report import Goal
 from explainers import PATH
@@ -189,3 +189,15 @@ def test_every_press_that_is_measured_changes_the_stage_and_the_headline(lesson,
         assert one["headline"] != next_one["headline"]
     assert sum(lesson.steps - 1 for _ in lesson.runs) == ui.PRESSES
     assert lesson.key in {entry.key for entry in PATH}
+
+
+def test_the_fleet_is_measured_on_the_whole_trace_or_said_not_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(fleet, "TRACE", tmp_path / "none.jsonl")
+    rows, goals, said = fleet.measure()
+    assert rows == goals == [] and "not measured" in said
+    # Two prompts of two blocks, a minute apart, with the first block in common: 512 of 2,000 tokens are found, on one replica.
+    fleet.TRACE.write_text("".join(f'{{"timestamp": {at}, "input_length": 1000, "output_length": 3, "hash_ids": [0, {block}]}}\n'
+                                   for at, block in ((0, 1), (60_000, 2))))
+    rows, goals, said = fleet.measure()
+    assert [row["requests"] for row in rows] == [2, 2] and all(goal.at_most == 3.0 for goal in goals)
+    assert "25.6 % of the prompt tokens found" in said
