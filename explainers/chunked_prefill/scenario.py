@@ -241,6 +241,30 @@ class Roofline:
     source: str
 
 
+@dataclass(frozen=True)
+class Load:
+    """One policy at several request rates, ascending; `capacity` is the largest rate at which both limits hold, 0: none.
+
+    rate requests/s;  tbt_p99_ms P99 time between tokens;  delay_p50_s median scheduling delay;  holds: both limits kept
+    """
+
+    rate: Floats
+    tbt_p99_ms: Floats
+    delay_p50_s: Floats
+    holds: NDArray[np.bool_]
+    capacity: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How much load each policy bears, by key; `what` says of which requests, on what."""
+
+    loads: dict[str, Load]
+    slo_tbt_ms: float
+    slo_delay_s: float
+    what: str
+
+
 def filled(values: Values) -> dict[str, Value]:
     """`values` with the default for every knob that it leaves out."""
     return {**defaults(KNOBS), **values}
@@ -261,7 +285,7 @@ def build(values: Values, uploaded: None = None) -> Scenario:
     alone = max(V0_BUDGET, int(v["prompt"]), int(context.max()))
     policies = {
         "alone": Policy("Prompt first and alone", "continuous", SLOTS, alone, "alone", memory=_ENDLESS),
-        "whole": Policy("Whole prompt beside the decodes", "continuous", SLOTS, None, "whole", memory=_ENDLESS),
+        "whole": Policy("Whole prompt beside decodes", "continuous", SLOTS, None, "whole", memory=_ENDLESS),
         "chunks": _chunks(v, int(v["budget"])),
     }
     return Scenario(_shown(primed), server, policies, v, float(landing), primed)

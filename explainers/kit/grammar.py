@@ -500,13 +500,15 @@ def strip(x: Floats, rows: Sequence[Row], x_here: float, *, x_title: str, dark: 
 def policy_line(k: int, dark: bool) -> dict[str, Any]:
     """Colour, dash and mark of the k-th policy where lines stand for policies: no role's hue, told apart by dash and mark."""
     look = theme(dark)
-    return ({"color": look.muted, "dash": "dash"}, {"color": look.ink, "dash": "solid"})[k % 2]
+    return ({"color": look.muted, "dash": "dash"}, {"color": look.ink, "dash": "solid"},
+            {"color": look.muted, "dash": "dot"})[k % 3]
 
 
 def policy_mark(k: int, dark: bool, size: int) -> dict[str, Any]:
-    """Plotly `marker` of the k-th policy: a ring for the first, a disc for the second."""
+    """Plotly `marker` of the k-th policy: a ring for the first, a disc for the second, a square ring for the third."""
     line = policy_line(k, dark)
-    return {"symbol": "circle", "size": size, "color": line["color"] if k % 2 else theme(dark).paper,
+    return {"symbol": "square" if k % 3 == 2 else "circle", "size": size,
+            "color": line["color"] if k % 3 == 1 else theme(dark).paper,
             "line": {"width": 2, "color": line["color"]}}
 
 
