@@ -38,8 +38,9 @@ class Blocks:
         self.size = size
         self._ids, self._prompt = array("q"), array("q")
 
-    def add(self, ids: object, prompt: int, line: int) -> None:
+    def add(self, record: Record, prompt: int, line: int) -> None:
         """The ids of one more prompt of that many tokens. Raises ReaderError."""
+        ids = _value(record, "hash_ids", line)
         if not isinstance(ids, list):
             raise ReaderError(f"{said(ids)} is not a list of whole numbers", line, "hash_ids")
         if len(self._ids) + len(ids) > MAX_BLOCKS:
@@ -48,9 +49,9 @@ class Blocks:
         if len(ids) != needed:
             raise ReaderError(f"{len(ids)} hash ids for {prompt} tokens; allowed: one for every {self.size} tokens, the last "
                               f"block perhaps not full: {needed}", line, "hash_ids")
-        bad = next((i for i in ids if type(i) is not int or not 0 <= i <= MAX_HASH), None)
-        if bad is not None:
-            raise ReaderError(f"{said(bad)} is not allowed as a hash id; allowed: whole numbers from 0 to {MAX_HASH}",
+        bad = [i for i in ids if type(i) is not int or not 0 <= i <= MAX_HASH]
+        if bad:
+            raise ReaderError(f"{said(bad[0])} is not allowed as a hash id; allowed: whole numbers from 0 to {MAX_HASH}",
                               line, "hash_ids")
         self._ids.extend(ids)
         self._prompt.append(prompt)

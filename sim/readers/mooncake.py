@@ -41,7 +41,7 @@ def read(source: bytes | BinaryIO | Path, name: str = "") -> Trace:
         times.append(time)
         prompt.append(jsonl.tokens(record, "input_length", line))
         output.append(jsonl.tokens(record, "output_length", line))
-        blocks.add(record.get("hash_ids"), prompt[-1], line)
+        blocks.add(record, prompt[-1], line)
     return Trace(jsonl.since_first(times), jsonl.integers(prompt), jsonl.integers(output), content=blocks.content(),
                  name=name or (source.name if isinstance(source, Path) else ""))
 

@@ -125,6 +125,8 @@ def test_the_real_conversation_trace() -> None:
     (row(30, ids=[0, True]), "hash_ids", "'true' is not allowed"),
     (row(30, ids=[[0], 1]), "hash_ids", "a list is not allowed"),
     (row(30, ids="01"), "hash_ids", "is not a list"),
+    (row(30, ids=[0, None]), "hash_ids", "'null' is not allowed as a hash id"),
+    (b'{"timestamp": 30, "input_length": 5, "output_length": 5}\n', "hash_ids", "the field is missing"),
     (row(30, ids=None), "hash_ids", "'null' is not a list"),
     (row(30, chat_id=4, turn=1), "chat_id", "Qwen-Bailian"),
     (b'{"timestamp": 30, "output_length": 5, "hash_ids": [0]}\n', "input_length", "the field is missing"),
