@@ -36,8 +36,8 @@ FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 # The half of the kit that draws in Streamlit; the other half, and all of a lesson but its page, is free of it.
 STREAMLIT_KIT = {
-    f"explainers.kit.{name}" for name in ("components", "lesson", "served", "session", "upload", "widgets", "worker")
-}
+    f"explainers.kit.{name}" for name in ("components", "lesson", "progress", "served", "session", "upload", "widgets", "worker")
+} | {f"explainers.course.{page}" for page in ("hub", "glossary_page", "readings_page", "proof", "share")}
 
 # A lesson's rooms from the bottom up: figures and story stand side by side.
 ROOMS = {"scenario": 0, "figures": 1, "story": 1, "page": 2}
@@ -134,8 +134,11 @@ def floor(name: str) -> int:
 
 
 def lesson_rooms(sources: Sources) -> Iterator[str]:
-    """Each lesson has its four rooms, data flow from scenario to page only, and no lesson or kit looks into a lesson."""
-    lessons = {path.split("/")[1] for path in sources if path.count("/") > 1 and path.startswith("explainers/")} - {"kit"}
+    """Each lesson has its four rooms, data flow from scenario to page only, and no lesson or kit looks into a lesson.
+
+    explainers/course stands over all lessons.
+    """
+    lessons = {path.split("/")[1] for path in sources if path.count("/") > 1 and path.startswith("explainers/")} - {"kit", "course"}
     for lesson in sorted(lessons):
         for room in ROOMS:
             if f"explainers/{lesson}/{room}.py" not in sources:
@@ -143,6 +146,8 @@ def lesson_rooms(sources: Sources) -> Iterator[str]:
     for path, line, here, name in imports(sources):
         theirs, ours = (parts[1:3] if parts[0] == "explainers" else [] for parts in (name.split("."), here.split(".")))
         if not theirs or theirs[0] not in lessons or not ours:
+            continue
+        if ours[0] == "course":
             continue
         if ours[0] != theirs[0]:
             yield f"{path}:{line}: {here} may not look into the lesson {theirs[0]}"

@@ -61,21 +61,24 @@ def _own_sweep(lesson: str, key: Key, over: str, upload: int, _scenario: Scenari
 
 @dataclass(frozen=True)
 class Served:
-    """A lesson served with its scenario, and with the visitor's own file where the knob `source` says so."""
+    """A lesson served with its scenario, and with the visitor's own file where the knob `source` says so.
+
+    upload  None: the lesson takes no file
+    """
 
     lesson: kit.Lesson
     scenario: Scenario
-    upload: Upload[Any]
+    upload: Upload[Any] | None = None
 
     def own(self, state: State) -> bool:
         """Whether the visitor's file is meant."""
-        return state.values["source"] == self.scenario.OWN
+        return self.upload is not None and state.values["source"] == self.scenario.OWN
 
     def result(self, state: State) -> Any:
         """The result, or, a str, why there is none, for the learner: no file yet, an empty window, weights that do not fit."""
         key = tuple(state.values.items())
         try:
-            if self.own(state):
+            if self.upload is not None and self.own(state):
                 return _own_result(self.lesson.key, key, self.upload.number(), self.scenario, self.upload.trace())
             return _result(self.lesson.key, key, self.scenario)
         except ValueError as error:
@@ -95,7 +98,7 @@ class Served:
     def sweep(self, state: State, over: str) -> Any:
         """The sweep over one knob."""
         key = tuple(state.values.items())
-        if self.own(state):
+        if self.upload is not None and self.own(state):
             return _own_sweep(self.lesson.key, key, over, self.upload.number(), self.scenario, self.upload.trace())
         return _sweep(self.lesson.key, key, over, self.scenario)
 

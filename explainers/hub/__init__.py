@@ -1,1 +1,0 @@
-"""The default page: the path, what is done of it, and where to begin."""
