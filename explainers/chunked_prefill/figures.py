@@ -359,7 +359,8 @@ def roofline(roof: Roofline, *, dark: bool) -> Pic:
         dark, ROOFLINE_HEIGHT, margin={"l": 42, "r": 14, "t": 22, "b": 70}, shapes=shapes,
         annotations=_roofline_words(roof, low, dark),
         xaxis={"type": "log", "range": [math.log10(FROM_TOKENS), math.log10(20000)], "tickvals": ticks,
-               "ticktext": [f"{t:,}" for t in ticks], "fixedrange": True, "showgrid": False, "ticks": "outside", "ticklen": 4, "title": {"text": "tokens in the step"}},
+               "ticktext": [f"{t:,}" for t in ticks], "fixedrange": True, "showgrid": False, "ticks": "outside", "ticklen": 4,
+               "title": {"text": "tokens in the step"}},
         yaxis={"type": "log", "range": [math.log10(low), math.log10(high)], "fixedrange": True, "showgrid": True,
                "tickvals": [t for t in (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000) if low <= t <= high],
                "ticktext": [f"{t:,}" for t in (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000) if low <= t <= high]})
@@ -395,7 +396,7 @@ def _roofline_words(roof: Roofline, low: float, dark: bool) -> list[dict[str, An
         g.note("weights-bound floor", math.log10(1.1 * FROM_TOKENS), math.log10(roof.floor_ms), dark, xref="x", yref="y",
                yanchor="top", yshift=-3, font=muted),
         g.note("compute-bound slope", math.log10(float(roof.tokens[slope])), math.log10(2.2 * roof.floor_ms), dark,
-               xref="x", yref="y", xshift=8, yshift=-4, yanchor="top", font=muted),
+               xref="x", yref="y", xshift=8, yshift=-4, yanchor="top", bgcolor=look.paper, borderpad=1, font=muted),
         g.note(f"ridge, {roof.ridge:,.0f}", ridge, 1, dark, xref="x", xanchor="left" if left else "right", yshift=2,
                xshift=-4 if left else 4, font={"size": 11, "color": look.ink}),
         g.note(f"budget, {roof.budget:,}", here, 1, dark, xref="x", xanchor="right" if left else "left", yshift=2,
@@ -446,14 +447,16 @@ SHORT = {"alone": "alone", "chunks": "chunks", "whole": "whole"}
 
 def sweep(curve: Sweep, *, dark: bool) -> Pic:
     """What the token budget does over its range: longest gap, TTFT, prompt tokens/s lost, with the ridge and "you are here"."""
-    rows = [Row("longest gap of a stream, ms", "~s", _by_policy(curve.gap_ms)),
-            Row("TTFT of the long prompt, ms", "~s", _by_policy(curve.ttft_ms)),
-            Row("prompt tokens/s lost to chunking", "~s", {"": np.full(len(curve.x), np.nan), "chunks": curve.lost})]
+    first = {key: ms / 1000 for key, ms in curve.ttft_ms.items()}
+    rows = [Row("longest gap of a stream, ms", ",.0f", _by_policy(curve.gap_ms)),
+            Row("TTFT of the long prompt, s", "~g", _by_policy(first)),
+            Row("prompt tokens/s lost to chunking", ",.0f", {"": np.full(len(curve.x), np.nan), "chunks": curve.lost})]
     below = curve.note or f"of {curve.whole:,.0f} that a whole prompt reaches with no stream beside it"
     figure = g.strip(curve.x, rows, curve.x_here, x_title="token budget, tokens in a step", dark=dark, height=SWEEP_HEIGHT,
                      log=True, note_below=below)
     look, sheet = g.theme(dark), figure["layout"]
-    figure["data"] = [trace for trace in figure["data"] if trace["name"]]
+    figure["data"] = [trace | ({} if trace["name"] == "chunks" else {"mode": "lines"})  # no budget, so nothing to mark
+                      for trace in figure["data"] if trace["name"]]
     sheet["annotations"] = [a for a in sheet["annotations"] if a["text"]]
     marks = [64, 256, 1024, 4096, 16384]
     sheet["xaxis"] |= {"tickvals": marks, "ticktext": [f"{t:,}" for t in marks]}
