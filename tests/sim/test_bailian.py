@@ -8,7 +8,6 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sim.kv.distances import NEVER, blocks, needed
@@ -107,13 +106,3 @@ def test_garbage_costs_one_line_of_work(make: Callable[[], bytes], monkeypatch: 
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(parsed) <= 2 and sum(parsed) <= jsonl.MAX_LINE and peak < 3 * MAX_BYTES
-
-
-def test_a_file_of_the_largest_size_fits_into_memory() -> None:
-    one = row(10**6, -1, 1000.25, 16 * 500, 300, list(np.random.default_rng(1).integers(10**6, 10**7, 500).tolist()))
-    data = one * (MAX_BYTES // len(one))
-    tracemalloc.start()
-    assert len(bailian.read(data)) == MAX_BYTES // len(one)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 12 * MAX_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tracemalloc
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from sim.readers import MAX_BYTES, READERS, ReaderError, jsonl, mooncake
 from sim.trace import Content, Trace
 
+SAMPLE = Path(__file__).parents[2] / "assets" / "mooncake_conversation_sample.jsonl.gz"
 REAL = Path(__file__).parents[3] / "shared" / "traces" / "mooncake_conversation_trace.jsonl"
 ROW = b'{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}\n'
 
@@ -97,6 +99,14 @@ def test_the_real_conversation_trace() -> None:
     assert content is not None
     assert (content.stream == 0).all() and (content.start[content.first[:-1]] == 0).all()  # every prompt begins with block 0
     assert len(np.unique(mooncake.guess_sessions(trace).session)) == 7_373  # second hashes
+
+
+def test_the_sample_is_the_first_ten_minutes_of_the_real_trace() -> None:
+    sample = mooncake.read(gzip.decompress(SAMPLE.read_bytes()))
+    assert len(sample) == 1_750 and sample.arrival[-1] < 600 and len(np.unique(sample.arrival)) == 200
+    if not REAL.exists():
+        pytest.skip(f"the real trace is not at {REAL}")
+    assert sample == mooncake.read(REAL).window(0, 600)
 
 
 # ------------------------------------------------------------------------------------------------ what is refused
@@ -205,18 +215,22 @@ def test_twenty_megabytes_of_garbage_cost_one_line_of_work(
     assert peak < 3 * SIZE
 
 
-@pytest.mark.parametrize("ids", [[0] * 2000, list(range(10**6, 10**6 + 2000)), [10**12] * 2000])
-def test_memory_for_any_file_is_a_small_multiple_of_the_limit(ids: list[int]) -> None:
-    data = row(0, 2000 * 512, 1, ids).replace(b" ", b"")
-    data *= MAX_BYTES // len(data)
+@pytest.mark.parametrize("ids", [list(range(10**6, 10**6 + 2000)), [10**12] * 2000], ids=["one run", "no runs"])
+def test_memory_for_a_good_file_is_a_small_multiple_of_its_size(ids: list[int]) -> None:
+    data = row(0, 2000 * 512, 1, ids).replace(b" ", b"") * 100
     tracemalloc.start()
-    if ids[0]:
-        mooncake.read(data)
-    else:
-        assert "more than 3,000,000 blocks" in str(refused(data))  # blocks of two characters
+    mooncake.read(data)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 12 * MAX_BYTES
+    assert peak < 12 * len(data)
+
+
+def test_blocks_of_two_characters_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each would become a run of 24 bytes. A file of the largest size whose ids have six digits stays below the bound.
+    assert jsonl.MAX_BLOCKS * len("100000,") >= MAX_BYTES
+    monkeypatch.setattr(jsonl, "MAX_BLOCKS", 5000)
+    error = refused(row(0, 2000 * 512, 1, [0] * 2000) * 10)
+    assert (error.line, error.column) == (3, "hash_ids") and "more than 5,000 blocks" in str(error)
 
 
 def test_no_more_is_read_than_the_limit() -> None:
