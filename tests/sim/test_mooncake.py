@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.__main__ import main
 from sim.readers import MAX_BYTES, READERS, ReaderError, jsonl, mooncake
 from sim.trace import Content, Trace
 
@@ -107,6 +108,14 @@ def test_the_sample_is_the_first_ten_minutes_of_the_real_trace() -> None:
     if not REAL.exists():
         pytest.skip(f"the real trace is not at {REAL}")
     assert sample == mooncake.read(REAL).window(0, 600)
+
+
+def test_the_command_line_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(ROW + row(60_000))
+    main(["run", "--trace", str(path), "--format", "mooncake", "--policy", "vllm", "--json"])
+    found = json.loads(capsys.readouterr().out)["trace"]
+    assert (found["format"], found["requests"], found["span_s"], found["prompt_mean"]) == ("mooncake", 2, 60, 700)
 
 
 # ------------------------------------------------------------------------------------------------ what is refused
