@@ -9,6 +9,8 @@ from pathlib import Path
 import streamlit as st
 
 from explainers import PATH
+from explainers.course import hub
+from explainers.kit import session
 
 ASSETS = Path(__file__).parent / "assets"
 # An entry of our own also keeps the menu, and in it the choice of theme, which toolbarMode "minimal" hides.
@@ -22,7 +24,8 @@ def show(key: str) -> Callable[[], None]:
 
 st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide", menu_items={"About": ABOUT})
 st.html(ASSETS / "style.css")
-# The root address shows the first lesson; each lesson also has an address of its own, which links carry.
-home = st.Page(show(PATH[0].key), title=PATH[0].title, url_path="home", default=True, visibility="hidden")
-lessons = [st.Page(show(entry.key), title=entry.title, url_path=entry.key) for entry in PATH]
-st.navigation([home, *lessons], position="top").run()
+# The root address shows the path; each lesson has an address of its own, which links carry.
+lessons = {entry.key: st.Page(show(entry.key), title=entry.title, url_path=entry.key) for entry in PATH}
+st.session_state[session.PAGES] = lessons
+home = st.Page(lambda: hub.page(lessons), title="The path", url_path="home", default=True)
+st.navigation([home, *lessons.values()], position="top").run()

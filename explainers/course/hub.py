@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +22,7 @@ SANDBOX = "prediction,presets,quiz"  # what a sandbox leaves out: the stage and 
 def _picture(key: str, dark: bool) -> Pic:
     """The lesson's stage as it stands untouched, small."""
     scenario, figures = (import_module(f"explainers.{key}.{room}") for room in ("scenario", "figures"))
-    return thumbnail(figures.stage(scenario.result(kit.defaults(scenario.KNOBS)), dark=dark, answer=False))
+    return thumbnail(figures.stage(scenario.result({}), dark=dark, answer=False))
 
 
 def page(pages: Mapping[str, Any]) -> None:
@@ -31,7 +31,7 @@ def page(pages: Mapping[str, Any]) -> None:
     with st.container(key="hub-title", gap="small"):
         st.title("Which request runs next?", anchor=False)
         st.markdown(
-            "Behind every chat window stands a server that decides, some fifty times a second, **which requests run next**. "
+            "Behind every chat window stands a server that decides, dozens of times a second, **which requests run next**. "
             "These lessons let you watch it decide, change its rules and see what each decision costs. "
             "Every picture is drawn from a simulation that decides as real engines do."
         )
@@ -58,19 +58,9 @@ def _card(entry: Entry, where: Any, is_done: bool) -> None:
     """One lesson: picture, name, question, how long it takes; and for those who know, its sandbox."""
     story = import_module(f"explainers.{entry.key}.story")
     with st.container(border=True, key=f"hub-{entry.key}", gap="small"):
-        _chart(entry)
+        kit.still(f"hub:picture-{entry.key}", _picture(entry.key, kit.dark()))
         st.page_link(where, label=f"**{entry.title}**")
         st.markdown(story.QUESTION)
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption(f"{entry.minutes} min · {'✓ done' if is_done else 'not done yet'}", width="content")
             st.page_link(where, label="Skip to its sandbox", query_params={"v": "1", "hide": SANDBOX, "guess": "skip"})
-
-
-def _chart(entry: Entry) -> None:
-    pic = _picture(entry.key, kit.dark())
-    kit.still(f"hub:{entry.key}", pic)
-
-
-def opener(pages: Callable[[], Mapping[str, Any]]) -> Callable[[], None]:
-    """The page as the menu calls it, once the menu has all its pages."""
-    return lambda: page(pages())

@@ -15,7 +15,8 @@ import pandas as pd
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
-from explainers.kit import components, link, session, worker
+from explainers import PATH
+from explainers.kit import components, link, progress, session, worker
 from explainers.kit.grammar import Pic
 from explainers.kit.knobs import Knob, Preset, Value, defaults
 from explainers.kit.quiz import Prediction, Question
@@ -191,6 +192,11 @@ def chart(lesson: Lesson, what: str, pic: Pic, marked: Callable[[], None] | None
         figure = _Ready(pic.figure)
         st.plotly_chart(figure, key=lesson.id(what), theme=None, height=pic.height, config=_CONFIG, alt=pic.alt, **more)
         table(lesson, what, pic.table)
+
+
+def still(key: str, pic: Pic) -> None:
+    """A picture to look at only: it answers neither the pointer nor the keyboard, and has no table."""
+    st.plotly_chart(_Ready(pic.figure), key=key, theme=None, height=pic.height, config={"staticPlot": True}, alt=pic.alt)
 
 
 # A press of a knob redraws the stage, a moment later what follows from it (the sweep), and nothing else; the browser asks
@@ -529,6 +535,21 @@ def closing(lesson: Lesson, models: Sequence[tuple[str, str, str]], leaves_out: 
     if own_file:
         st.caption(f"The link does not carry your file {plain(own_file, 60)}: whoever opens it must drop it in themselves.")
     take_away(lesson, made, "stage")
+    finish(lesson)
+
+
+@st.fragment
+def finish(lesson: Lesson) -> None:
+    """Done or not, which the visitor's browser remembers; and the way on."""
+    keys, done = [entry.key for entry in PATH], lesson.key in progress.done()
+    with st.container(horizontal=True, vertical_alignment="center", key=lesson.box("finish")):
+        st.button("Not done yet after all" if done else "I have done this lesson", key=lesson.id("done"),
+                  on_click=progress.mark, args=(lesson.key, not done), type="secondary" if done else "primary")
+        pages = st.session_state.get(session.PAGES, {})
+        after = PATH[keys.index(lesson.key) + 1:] if lesson.key in keys else ()
+        if after and after[0].key in pages:
+            st.page_link(pages[after[0].key], label=f"Next: {after[0].title}")
+    progress.keep(keys)
 
 
 @st.fragment

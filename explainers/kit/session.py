@@ -11,6 +11,9 @@ import streamlit as st
 from explainers.kit import link
 from explainers.kit.knobs import Knob, Value
 
+PAGES = "stepwise:pages"
+"""Session-state key of the menu's pages, by key of the lesson: app.py puts them there, for links from page to page."""
+
 
 def name(lesson: str, what: str) -> str:
     """The session-state key of a lesson's knob."""

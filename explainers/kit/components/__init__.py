@@ -60,7 +60,8 @@ def progress(known: Sequence[str], done: Sequence[str], marked: Mapping[str, Any
 
     told  callback; the component's state value `done` is then the list of keys
     """
-    _progress(key=key, data={"known": list(known), "done": list(done), **marked}, default={"done": list(done)}, on_done_change=told)
+    data = {"known": list(known), "done": list(done), **marked}
+    _progress(key=key, data=data, default={"done": list(done)}, on_done_change=told)
 
 
 def take(query: str, file: str, plot: str, files: Sequence[str], made: Mapping[str, Any] | None, key: str,
