@@ -155,6 +155,29 @@ def test_events_come_late_by_the_delay() -> None:
     assert known == [[0, 0], [0, 2], [2, 2], [2, 2]]
 
 
+def test_events_tell_of_a_prompt_as_its_chunks_are_computed() -> None:
+    # 200 tokens in chunks of 64: steps of 1.64 ms at 0, 1.64 and 3.28 ms, the last 8 at 4.92 ms. The first one's 16 blocks are
+    # told at once, what a stretch of equal steps adds when its last one starts: 48 at 3.28 ms; the 49th, stream 7's last full
+    # one, at 4.92 ms. All of it 10 ms later.
+    trace = requests((0.0, 7, 197, 1), (0.0132, 7, 197, 1), (0.0133, 7, 197, 1), (0.0149, 7, 197, 1), (0.015, 7, 197, 1))
+    known: list[list[int]] = []
+    simulate_fleet(trace, CLOCK, PLENTY, alternate(known, [1, 0, 0, 0, 0]), 2, knowledge=Knowledge(delay=0.01))
+    assert [there[1] for there in known] == [0, 16, 48, 48, 49]
+
+
+def test_a_reply_is_told_when_its_request_ends_and_the_next_turn_finds_it() -> None:
+    # A prompt of 8 tokens, one step of 1.08 ms, and 8 decodes of 1.01 ms: the end is at 9.16 ms, with 16 tokens, four blocks.
+    # The next turn quotes the prompt, the nine tokens of the reply, and asks with three of its own. Events take 5 ms.
+    turns: list[list[tuple[int, int, int]]] = [[(7, 0, 8)], *[[(7, 0, 8), (8, 0, 9), (10 + i, 0, 3)] for i in range(2)]]
+    content = Content.of(turns, [8, 20, 21])
+    trace = Trace(np.array([0.0, 0.0141, 0.0142]), np.array([8, 20, 20]), np.array([9, 1, 1]), content=content)
+    known: list[list[int]] = []
+    run = simulate_fleet(trace, CLOCK, PLENTY, alternate(known, [1, 1, 0]), 2, knowledge=Knowledge(delay=0.005), record=True)
+    assert [there[1] for there in known] == [0, 2, 4]
+    assert run.decisions is not None
+    assert run.decisions.there[:, 1].tolist() == [0, 16, 16] and run.hits.tolist() == [0, 16, 0]
+
+
 def test_own_notes_do_not_hear_of_an_eviction_and_events_do() -> None:
     # Nine blocks: three requests of 12 + 3 tokens and 2 of output need four each. The third takes what it needs from the first:
     # its unsought last block first, as blocks are taken from the end, and then one of its three.

@@ -176,6 +176,7 @@ def test_aibrix_takes_the_best_match_that_is_not_too_busy() -> None:
     # Mean 3, deviation √((5² + 2² + 2² + 1²) / 4) = 2.92, bound 5.92: the best match is too busy; of equals the less loaded.
     assert decide(arrival([8, 1, 1, 2], match=[9, 0, 4, 4])) == 2
     assert decide(arrival([8, 1, 1, 2], match=[9, 0, 0, 0])) == 1
+    assert decide(arrival([2, 2], match=[0, 1])) == 1  # all alike: 2 is just the bound
 
 
 def test_a_tree_splits_where_texts_part_and_hands_its_owner_on() -> None:
