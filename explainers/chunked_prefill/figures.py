@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from explainers.chunked_prefill import scenario
-from explainers.chunked_prefill.scenario import KEYS, Band, Curve, Result, Roofline, Sweep
+from explainers.chunked_prefill.scenario import KEYS, Band, Curve, Load, Result, Roofline, Sweep
 from explainers.kit import grammar as g
 from explainers.kit.grammar import Floats, Ints, Pic, Row
 
@@ -39,7 +39,7 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
           answer: bool = True) -> Pic:
     """The same moment under the three policies: the streams' tokens as ticks, the long prompts, and what each step holds.
 
-    answer False: the longest gap is neither outlined nor said, and the time axis has no numbers to read it from.
+    answer False: the longest gap is neither outlined nor said, and neither the time axis nor what one points at gives it away.
     """
     start, end = -SHOWN_BEFORE_MS, result.end_ms
     data: list[dict[str, Any]] = []
@@ -59,7 +59,9 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
         notes += (_length(result, key, y, dark) if answer else []) + _said_of_steps(result, key, y2, top, dark)
     sheet["xaxis"] = _clock(start, end, answer) | {"anchor": f"y{2 * len(KEYS)}"}
     sheet["annotations"], sheet["shapes"] = notes + _below(dark), shapes
-    return Pic({"data": data, "layout": sheet}, alt_stage(result, answer), lambda: table_stage(result), STAGE_HEIGHT)
+    if not answer:
+        data = [{k: v for k, v in trace.items() if k != "hovertemplate"} | {"hoverinfo": "skip"} for trace in data]
+    return Pic({"data": data, "layout": sheet}, alt_stage(result, answer), lambda: table_stage(result, answer), STAGE_HEIGHT)
 
 
 def _places() -> list[tuple[tuple[float, float], tuple[float, float]]]:
@@ -316,14 +318,15 @@ def alt_stage(result: Result, answer: bool = True) -> str:
     return f"{what}. {'. '.join(said)}."
 
 
-def table_stage(result: Result) -> pd.DataFrame:
-    """A row for each stretch of steps under each policy, from the landing on; ms since the landing."""
+def table_stage(result: Result, answer: bool = True) -> pd.DataFrame:
+    """A row for each stretch of steps under each policy, from the landing on; ms since the landing, unless `answer` is False."""
     parts = []
     for key, name in names(result).items():
         a, b, decode, prefill, count = steps_ms(result, key, 0.0)
         parts.append(pd.DataFrame({"policy": name, "from, ms": a, "to, ms": b, "steps": count, "prompt tokens in each": prefill,
                                    "stream and other decode tokens in each": decode}))
-    return pd.concat(parts, ignore_index=True)
+    every = pd.concat(parts, ignore_index=True)
+    return every if answer else every.drop(columns=["from, ms", "to, ms", "steps"])
 
 
 # --- why: step time over the tokens in the step -------------------------------------------------------------------------
@@ -550,37 +553,23 @@ def table_band(spread: Band) -> pd.DataFrame:
 def curve(found: Curve, *, dark: bool) -> Pic:
     """P99 time between tokens against load, a line for each policy that was searched, with the limit and the capacity found."""
     look = g.theme(dark)
-    data: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
     every = np.concatenate([load.tbt_p99_ms for load in found.loads.values()] + [np.array([found.slo_tbt_ms])])
-    low, high = 0.7 * float(np.nanmin(every)), 1.6 * float(np.nanmax(every))
+    low, high = 0.7 * float(np.nanmin(every)), 1.9 * float(np.nanmax(every))
     widest = 1.08 * max(float(load.rate.max()) for load in found.loads.values())
-    for k, (key, short) in enumerate(SHORT.items()):
-        if key not in found.loads:
-            continue
-        load = found.loads[key]
-        line = g.policy_line(k, dark)
-        data.append({"type": "scatter", "mode": "lines+markers", "name": short, "x": load.rate.tolist(),
-                     "y": np.round(load.tbt_p99_ms, 3).tolist(), "line": line | {"width": 2},
-                     "marker": g.policy_mark(k, dark, 7), "cliponaxis": False,
-                     "text": [f"median scheduling delay {g.duration(d)}" for d in load.delay_p50_s.tolist()],
-                     "hovertemplate": f"{short}, %{{x:.2f}} requests/s: P99 TBT %{{y:,.0f}} ms, %{{text}}<extra></extra>"})
-        if load.capacity > 0:
-            at = float(np.interp(load.capacity, load.rate, load.tbt_p99_ms))
-            data.append({"type": "scatter", "mode": "markers", "name": f"capacity, {short}", "x": [load.capacity], "y": [at],
-                         "marker": {"symbol": "diamond", "size": 13, "color": look.select,
-                                    "line": {"width": 1, "color": look.paper}},
-                         "hovertemplate": f"capacity, {short}: %{{x:.2f}} requests/s<extra></extra>"})
-            notes.append(g.note(f"<b>{short} {load.capacity:.2f}</b>", load.capacity, math.log10(at), dark, xref="x", yref="y",
-                                xanchor="right", yanchor="bottom", xshift=-5, yshift=4, bgcolor=_clear(look.paper, 0.75),
-                                font={"size": 12, "color": line["color"]}))
-    notes.append(g.note(f"limit {found.slo_tbt_ms:,.0f} ms", 0, math.log10(found.slo_tbt_ms), dark, yref="y", xshift=4, yshift=1,
-                        font={"size": 11, "color": look.loss}))
-    notes.append(g.note("P99 TBT, ms   ◆ capacity, requests/s", 0, 1, dark, xshift=-38, yshift=3,
-                        font={"size": 11, "color": look.muted}))
+    shown = {key: (k, found.loads[key]) for k, key in enumerate(SHORT) if key in found.loads}
+    data = [trace for key, (k, load) in shown.items() for trace in _load(SHORT[key], k, load, dark)]
+    small = {"size": 11, "color": look.muted}
+    capacities = ", ".join(f"{SHORT[key]} {load.capacity:.2f}" if load.capacity > 0 else f"{SHORT[key]} none"
+                           for key, (_, load) in shown.items())
+    notes = [
+        g.note(f"limit {found.slo_tbt_ms:,.0f} ms", 1, math.log10(found.slo_tbt_ms), dark, yref="y", xanchor="right", yshift=1,
+               bgcolor=_clear(look.paper, 0.75), font={"size": 11, "color": look.loss}),
+        g.note(f'P99 TBT, ms<br><span style="color:{look.select}">◆</span> capacity, requests/s: {capacities}', 0, 1, dark,
+               xshift=-42, yshift=3, font=small),
+        *_tops(shown, widest, dark)]
     ticks = [t for t in (3, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000) if low <= t <= high]
     sheet = g.layout(
-        dark, CURVE_HEIGHT, margin={"l": 46, "r": 14, "t": 22, "b": 40}, annotations=notes,
+        dark, CURVE_HEIGHT, margin={"l": 46, "r": 14, "t": 38, "b": 40}, annotations=notes,
         shapes=[{"name": "limit", "type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": found.slo_tbt_ms,
                  "y1": found.slo_tbt_ms, "line": {"color": look.loss, "width": 2}}],
         xaxis={"range": [0, widest], "fixedrange": True, "showgrid": False, "ticks": "outside", "ticklen": 4, "nticks": 8,
@@ -588,6 +577,33 @@ def curve(found: Curve, *, dark: bool) -> Pic:
         yaxis={"type": "log", "range": [math.log10(low), math.log10(high)], "tickvals": ticks, "fixedrange": True,
                "ticktext": [f"{t:,}" for t in ticks], "showgrid": True})
     return Pic({"data": data, "layout": sheet}, alt_curve(found), lambda: table_curve(found), CURVE_HEIGHT)
+
+
+def _load(short: str, k: int, load: Load, dark: bool) -> list[dict[str, Any]]:
+    """The k-th policy's line, and a mark at its capacity, if it has one."""
+    look, some = g.theme(dark), load.capacity > 0
+    at = float(np.interp(load.capacity, load.rate, load.tbt_p99_ms))
+    return [{"type": "scatter", "mode": "lines+markers", "name": short, "x": load.rate.tolist(),
+             "y": np.round(load.tbt_p99_ms, 3).tolist(), "line": g.policy_line(k, dark) | {"width": 2},
+             "marker": g.policy_mark(k, dark, 7), "cliponaxis": False,
+             "text": [f"median scheduling delay {g.duration(d)}" for d in load.delay_p50_s.tolist()],
+             "hovertemplate": f"{short}, %{{x:.2f}} requests/s: P99 TBT %{{y:,.0f}} ms, %{{text}}<extra></extra>"},
+            {"type": "scatter", "mode": "markers", "name": f"capacity, {short}", "x": [load.capacity] if some else [],
+             "y": [at] if some else [],
+             "marker": {"symbol": "diamond", "size": 13, "color": look.select, "line": {"width": 1, "color": look.paper}},
+             "hovertemplate": f"capacity, {short}: %{{x:.2f}} requests/s<extra></extra>"}]
+
+
+def _tops(shown: dict[str, tuple[int, Load]], widest: float, dark: bool) -> list[dict[str, Any]]:
+    """Each policy's name over its highest point; where two would meet on a narrow screen, one is higher."""
+    words, before, up = [], -math.inf, 0
+    ends = {key: (float(load.rate[-1]), float(load.tbt_p99_ms[-1]), k) for key, (k, load) in shown.items()}
+    for key, (x, y, k) in sorted(ends.items(), key=lambda item: item[1][0]):
+        up = up + 13 if (x - before) / widest * NARROW < 44 else 0
+        words.append(g.note(SHORT[key], x, math.log10(y), dark, xref="x", yref="y", xanchor="center", yshift=6 + up,
+                            font={"size": 12, "color": g.policy_line(k, dark)["color"]}))
+        before = x
+    return words
 
 
 def alt_curve(found: Curve) -> str:
