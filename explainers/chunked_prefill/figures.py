@@ -182,7 +182,7 @@ def _newcomers(result: Result, key: str, axis: str, dark: bool) -> list[dict[str
             "hovertemplate": f"<b>long prompt</b>: {g.ROLES[role].says}<br>%{{customdata[1]}}<extra></extra>"})
     data.append({
         "type": "scatter", "mode": "markers", "name": "first token", "yaxis": axis, "x": np.round(first, 2).tolist(), "y": y,
-        "marker": {"symbol": "diamond", "size": min(9, 0.9 * NEW_PX / k), "color": g.colour("decode", dark),
+        "marker": {"symbol": "diamond", "size": max(5.0, min(9.0, 0.9 * NEW_PX / k)), "color": g.colour("decode", dark),
                    "line": {"width": 1, "color": g.theme(dark).ink}},
         "customdata": [[n + j] for j in range(k)],
         "hovertemplate": [f"<b>long prompt {j + 1}</b>: first token, TTFT {t - s:,.0f} ms<extra></extra>" for j, (s, t) in
@@ -267,7 +267,8 @@ def _chosen(result: Result, key: str, axis: str, selected: int | None, start: fl
     if selected < n:
         return frame | {"y0": selected, "y1": selected + 1}
     tall = _rows(result) / (len(result.runs[key]) - n)
-    return frame | {"y0": n + tall * (selected - n), "y1": n + tall * (selected - n + 1)}
+    thin = {"line": {"color": g.theme(dark).select, "width": 1}} if len(result.runs[key]) - n > 1 else {}
+    return frame | thin | {"y0": n + tall * (selected - n), "y1": n + tall * (selected - n + 1)}
 
 
 def _landing(result: Result, axis: str, dark: bool) -> dict[str, Any]:
@@ -291,7 +292,8 @@ def _said_of_steps(result: Result, key: str, axis: str, top: float, dark: bool) 
     fits = px >= 5.4 * len(text)
     return [g.note(text, (a + b) / 2 if fits else max(a, 0.0), _log(most) if above else (low + _log(most)) / 2, dark, xref="x",
                    yref=axis, xanchor="center" if fits else "left", yanchor="bottom" if above else "middle",
-                   yshift=-2 if above else 0, font={"size": 11, "color": look.ink if above else look.on_solid})]
+                   yshift=-2 if above else 0, font={"size": 11, "color": look.ink if above else look.on_solid},
+                   **({} if above or count == 1 else {"bgcolor": g.colour("prefill", dark), "borderpad": 0}))]
 
 
 def _below(dark: bool) -> list[dict[str, Any]]:
