@@ -14,18 +14,19 @@ from sim.lifecycle import life
 from sim.metrics import e2e, makespan, output_throughput, queue_wait, slot_segments, token_times, tpot, ttft
 from sim.run import Run
 
-STAGE_HEIGHT, COMPANY_HEIGHT, LEAVING_HEIGHT, HANDOFF_HEIGHT = 396, 300, 380, 230
+STAGE_HEIGHT, COMPANY_HEIGHT, LEAVING_HEIGHT, HANDOFF_HEIGHT = 352, 300, 380, 230
 LAUNCH_HEIGHT, CROWD_HEIGHT, ORDER_HEIGHT = 236, 250, 210
 NARROW = 330
 """Pixels of a time axis on a screen of 375 px."""
 CHAR = 6.4
 """Pixels of a character of 12 px text, about."""
 NAMES = {"alone": "Alone", "company": "In company"}
-KEPT = {"cancelled": "A server that takes everything back", "leaked": "A server that forgets"}
+KEPT = {"cancelled": "Takes everything back", "leaked": "Forgets"}
+"""What the server does with what the request held."""
 ORDER_NAMES = {"fcfs": "First come, first served", "shortest": "Shortest first"}
+LAUNCHED = {False: "No dependency: the CPU runs ahead", True: "A dependency: it waits for the token"}
+"""By whether the next step can only be enqueued when the token before is there."""
 STATES = ("waiting", "prefill", "decode", "again")
-MOST_TICKS = 400
-"""Above so many tokens they are not drawn one by one."""
 LONG = 1.5
 """A gap so many times the median is a long one."""
 
@@ -61,11 +62,11 @@ def _fits(label: str, width: float, span: float) -> str:
     return label if width / span * NARROW > CHAR * len(label) else ""
 
 
-def _ticks(times: list[float], y: float, thick: float, dark: bool, axes: Axes = ("x", "y"), word: str = "token") -> dict[str, Any]:
-    """A thin line for each token across its bar."""
-    shown = times if len(times) <= MOST_TICKS else []
+def _ticks(times: list[float], y: float, thick: float, span: float, dark: bool) -> dict[str, Any]:
+    """A thin line for each token across its bar; none where they would stand closer than 2 px on a narrow screen."""
+    shown = times if len(times) > 1 and (times[-1] - times[0]) / span * NARROW > 2 * len(times) else []
     half = thick / 2
-    return {"type": "scatter", "mode": "lines", "name": f"{word}s", "xaxis": axes[0], "yaxis": axes[1], "hoverinfo": "skip",
+    return {"type": "scatter", "mode": "lines", "name": "tokens", "hoverinfo": "skip",
             "x": [x for t in shown for x in (t, t, None)], "y": [v for _ in shown for v in (y - half, y + half, None)],
             "line": {"color": g.theme(dark).paper, "width": 1}}
 
@@ -78,11 +79,21 @@ def _bracket(a: float, b: float, y: float, label: str, span: float, dark: bool, 
     shapes = [line | {"x0": a, "x1": b, "y0": y, "y1": y}, *(line | {"x0": x, "x1": x, "y0": y - 4, "y1": y + 4} for x in (a, b))]
     plain = label.replace("<b>", "").replace("</b>", "")
     more = {"xref": axes[0], "yref": axes[1]}
-    if (b - a) / span * NARROW > CHAR * len(plain):
-        return shapes, g.note(label, (a + b) / 2, y, dark, xanchor="center", yanchor="middle", bgcolor=g.theme(dark).paper, **more)
+    if (b - a) / span * NARROW > CHAR * len(plain) + 14:
+        more["bgcolor"] = g.theme(dark).paper
+        return shapes, g.note(label, (a + b) / 2, y, dark, xanchor="center", yanchor="middle", **more)
     if (b - start) / span * NARROW + CHAR * len(plain) < NARROW:
         return shapes, g.note(label, b, y, dark, yanchor="middle", xshift=5, **more)
     return shapes, g.note(label, a, y, dark, xanchor="right", yanchor="middle", xshift=-5, **more)
+
+
+def _tag(label: str, a: float, b: float, y: float, span: float, dark: bool) -> list[dict[str, Any]]:
+    """The name of a bar of tokens, set off from the lines between them; none where it does not fit."""
+    if not _fits(label + "  ", b - a, span):
+        return []
+    font = g.bar_font("decode", dark)
+    return [g.note(label, (a + b) / 2, y, dark, xref="x", yref="y", xanchor="center", yanchor="middle", font=font,
+                   bgcolor=g.colour("decode", dark), borderpad=2)]
 
 
 def _sheet(data: list[dict[str, Any]], notes: list[dict[str, Any]], shapes: list[dict[str, Any]], height: int, dark: bool,
@@ -102,29 +113,34 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
     """
     w, look = result.worked, g.theme(dark)
     end = w.last * 1.03
-    y, thick = 96.0, 34.0
-    data = [_bars(role, dark, [(a, b, y, _fits(label, b - a, end))] if b > a else [], thick) for role, a, b, label in (
-        ("waiting", w.arrival, w.admitted, "waiting"), ("prefill", w.admitted, w.first, "prefill"),
-        ("decode", w.first, w.last, "decode"))]
+    y, thick = 116.0, 34.0
+    data = [_bars(role, dark, [(a, b, y, _fits(role, b - a, end) if role != "decode" else "")] if b > a else [], thick)
+            for role, a, b in (("waiting", w.arrival, w.admitted), ("prefill", w.admitted, w.first), ("decode", w.first, w.last))]
     tokens = [w.first + k * w.gap for k in range(w.tokens)]
-    data.append(_ticks(tokens[1:-1] if len(tokens) < NARROW / 3 else [], y, thick, dark))
-    notes, shapes = _instants(w, y - thick / 2, end, dark)
+    data.append(_ticks(tokens[1:-1], y, thick, end, dark))
+    notes, shapes = _instants(w, int(result.scenario.values["moment"]) / 100, y - thick / 2, thick, end, dark)
+    notes += _tag("decode", w.first, w.last, y, end, dark)
     for a, b, row, label in _durations(w):
         drawn, told = _bracket(a, b, y + thick / 2 + 18 + 24 * row, label, end, dark)
         shapes, notes = [*shapes, *drawn], [*notes, told]
-    closer, closer_notes, closer_shapes, axis = _closer(w, dark)
-    height = STAGE_HEIGHT - 40
+    height = STAGE_HEIGHT - 8
+    closer, closer_notes, closer_shapes, axis = _closer(w, height - 22.0, dark)
     figure = _sheet([*data, *closer], [*notes, *closer_notes], [*shapes, *closer_shapes], STAGE_HEIGHT, dark,
-                    xaxis=g.time_axis(end, ""), yaxis=_pixels(height), xaxis2=axis,
+                    margin={"l": 12, "r": 12, "t": 4, "b": 4}, xaxis=g.time_axis(end, ""), yaxis=_pixels(height), xaxis2=axis,
                     yaxis2=_pixels(height) | {"overlaying": "y"})
-    figure["layout"]["xaxis"] |= {"showgrid": False, "position": 0, "linecolor": look.muted, "anchor": "free"}
+    figure["layout"]["xaxis"] |= {"showgrid": False, "position": 1 - 242 / height, "showline": True, "linecolor": look.muted,
+                                  "anchor": "free"}
+    figure["layout"]["xaxis"]["title"] = {"text": "time, ms", "standoff": 2}
     return Pic(figure, alt_stage(result), lambda: table_stage(result), STAGE_HEIGHT)
 
 
-def _instants(w: Worked, top: float, end: float, dark: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What happens when: a line up from the bar to its name, each in a row of its own."""
+def _instants(w: Worked, early: float, top: float, thick: float, end: float,
+              dark: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What happens when: a line up from the bar to its name, each in a row of its own; and where it could leave, `early`."""
     notes, shapes = [], []
-    told = (("arrives", w.arrival), ("is admitted", w.admitted), ("first token", w.first), ("last token: complete", w.last))
+    leaves = w.arrival + early * w.e2e
+    told: tuple[tuple[str, float], ...] = (("arrives", w.arrival), ("is admitted", w.admitted), ("first token", w.first),
+                                           ("last token: complete", w.last))
     if w.gaps == 0:
         told = (*told[:2], ("first and last token: complete", w.first))
     for row, (name, at) in enumerate(told):
@@ -132,7 +148,17 @@ def _instants(w: Worked, top: float, end: float, dark: bool) -> tuple[list[dict[
         shapes.append({"type": "line", "xref": "x", "yref": "y", "x0": at, "x1": at, "y0": y - 6, "y1": top,
                        "line": {"color": g.theme(dark).muted, "width": 1}})
         notes.append(g.note(f"{name} <b>{at:,.0f}</b>", at, y, dark, xref="x", yref="y", yanchor="middle",
-                            xanchor="right" if right else "left", xshift=-3 if right else 3))
+                            bgcolor=g.theme(dark).paper, xanchor="right" if right else "left", xshift=-3 if right else 3))
+    shapes.append({"name": "leaves", "type": "line", "xref": "x", "yref": "y", "x0": leaves, "x1": leaves, "y0": top - 24,
+                   "y1": top + thick, "line": {"color": g.theme(dark).ink, "width": 2, "dash": "dot"}})
+    muted = {"xref": "x", "yref": "y", "yanchor": "middle", "font": {"color": g.theme(dark).muted, "size": 12}}
+    if leaves < 0.35 * end:
+        return [*notes, g.note("✕ or ⇥: leaves early", leaves, top - 18, dark, xshift=4, **muted)], shapes
+    notes.append(g.note("cancelled ✕", leaves, top - 18, dark, xanchor="right", xshift=-4, **muted))
+    if leaves < 0.65 * end:
+        notes.append(g.note("⇥ or handed off", leaves, top - 18, dark, xshift=4, **muted))
+    else:
+        notes[-1]["text"] = "leaves early: ✕ or ⇥"
     return notes, shapes
 
 
@@ -140,17 +166,19 @@ def _durations(w: Worked) -> list[tuple[float, float, int, str]]:
     """The brackets: from, to, row, label."""
     gaps = f"{w.gaps:,} gap{'' if w.gaps == 1 else 's'} × {w.gap:g} = <b>{w.gaps * w.gap:,.0f} ms</b>"
     return [
-        (w.arrival, w.admitted, 0, f"queue wait <b>{w.wait:,.0f} ms</b>"), (w.arrival, w.first, 1, f"TTFT <b>{w.ttft:,.0f} ms</b>"),
+        (w.arrival, w.admitted, 0, f"queue wait <b>{w.wait:,.0f} ms</b>"),
+        (w.arrival, w.first, 1, f"TTFT <b>{w.ttft:,.0f} ms</b>"),
         *([(w.first, w.last, 2, gaps)] if w.gaps else []), (w.arrival, w.last, 3, f"E2E <b>{w.e2e:,.0f} ms</b>")]
 
 
-def _closer(w: Worked, dark: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+def _closer(w: Worked, y: float,
+            dark: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
     """The first tokens under a glass: one gap fewer than tokens."""
     shown = min(w.tokens, 4)
-    y, look = 286.0, g.theme(dark)
+    look = g.theme(dark)
     gaps = shown - 1
     words = f"A closer look: {g.count(shown, 'token')}, {g.count(gaps, 'gap') if gaps else 'no gap'}"
-    notes = [g.note(words, -0.5, y - 30, dark, xref="x2", yref="y2", yanchor="middle", font={"size": 12, "color": look.muted})]
+    notes = [g.note(words, -0.5, y - 27, dark, xref="x2", yref="y2", yanchor="middle", font={"size": 12, "color": look.muted})]
     shapes: list[dict[str, Any]] = []
     for k in range(gaps):
         drawn, told = _bracket(k + 0.17, k + 0.83, y, f"{w.gap:g} ms", 4, dark, ("x2", "y2"))
@@ -164,9 +192,11 @@ def _closer(w: Worked, dark: bool) -> tuple[list[dict[str, Any]], list[dict[str,
 def alt_stage(result: Result) -> str:
     """The worked example in words."""
     w = result.worked
-    last = f", then {g.count(w.gaps, 'gap')} of {w.gap:g} ms, last token at {w.last:,.0f} ms" if w.gaps else ", which is also its last"
-    return (f"One request on a line of time: it arrives at {w.arrival:,.0f} ms, is admitted at {w.admitted:,.0f} ms, has its first "
-            f"token at {w.first:,.0f} ms{last}. Queue wait {w.wait:,.0f} ms, TTFT {w.ttft:,.0f} ms, E2E {w.e2e:,.0f} ms.")
+    last = f", then {g.count(w.gaps, 'gap')} of {w.gap:g} ms, last token at {w.last:,.0f} ms"
+    if not w.gaps:
+        last = ", which is also its last"
+    return (f"One request on a line of time: it arrives at {w.arrival:,.0f} ms, is admitted at {w.admitted:,.0f} ms, has its "
+            f"first token at {w.first:,.0f} ms{last}. Queue wait {w.wait:,.0f} ms, TTFT {w.ttft:,.0f} ms, E2E {w.e2e:,.0f} ms.")
 
 
 def table_stage(result: Result) -> pd.DataFrame:
@@ -202,6 +232,16 @@ def lived(result: Result, key: str) -> list[tuple[str, float, float, str]]:
     return [(role, (a - zero) / 1000, (b - zero) / 1000, why) for role, a, b, why in pieces if b > a]
 
 
+def _merged(pieces: list[tuple[str, float, float, str]]) -> list[tuple[str, float, float]]:
+    """The pieces as drawn: a wait is one bar, whatever its causes."""
+    drawn = list[tuple[str, float, float]]()
+    for role, a, b, _ in pieces:
+        if drawn and drawn[-1][0] == role and drawn[-1][2] == a:
+            a = drawn.pop()[1]
+        drawn.append((role, a, b))
+    return drawn
+
+
 def tokens_ms(result: Result, key: str) -> g.Floats:
     """When each of its tokens came in a run, ms after its arrival."""
     run, r = result.runs[key], place(result, key)
@@ -227,19 +267,22 @@ def company(result: Result, *, dark: bool) -> Pic:
     height, thick = COMPANY_HEIGHT - 40, 30.0
     rows = {key: 42.0 + 128 * k for k, key in enumerate(NAMES)}
     pieces: dict[str, list[tuple[float, float, float, str]]] = {role: [] for role in STATES}
-    notes, shapes, ticks = [], [], []
+    notes, shapes, ticks = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
     for key, y in rows.items():
-        for role, a, b, _ in lived(result, key):
-            pieces[role].append((a, b, y, _fits(g.ROLES[role].label, b - a, end)))
+        for role, a, b in _merged(lived(result, key)):
+            pieces[role].append((a, b, y, _fits(g.ROLES[role].label, b - a, end) if role != "decode" else ""))
+            notes += _tag("decode", a, b, y, end, dark) if role == "decode" else []
         times = tokens_ms(result, key)
-        ticks.append(_ticks(times.tolist(), y, thick, dark))
-        notes.append(g.note(f"<b>{NAMES[key]}</b>{_long_words(result, key)}", 0, y - 27, dark, xref="x", yref="y", yanchor="middle"))
+        ticks.append(_ticks(times.tolist(), y, thick, end, dark))
+        title = f"<b>{NAMES[key]}</b>{_long_words(result, key)}"
+        notes.append(g.note(title, 0, y - 27, dark, xref="x", yref="y", yanchor="middle"))
         for row, (b, label) in enumerate(_measures(result, key)):
             drawn, told = _bracket(0, b, y + 29 + 24 * row, label, end, dark)
             shapes, notes = [*shapes, *drawn], [*notes, told]
         shapes += _gap_frame(result, key, y, thick, dark)
     data = [_bars(role, dark, found, thick) for role, found in pieces.items()] + ticks
-    figure = _sheet(data, notes, shapes, COMPANY_HEIGHT, dark, xaxis=g.time_axis(end, " after its arrival"), yaxis=_pixels(height))
+    figure = _sheet(data, notes, shapes, COMPANY_HEIGHT, dark, yaxis=_pixels(height),
+                    xaxis=g.time_axis(end, " after its arrival"))
     return Pic(figure, alt_company(result), lambda: table_company(result), COMPANY_HEIGHT)
 
 
@@ -291,8 +334,8 @@ def leaving(result: Result, *, dark: bool) -> Pic:
     each = (top - gap * len(shown)) / len(shown) if shown else 0.0
     data, notes, axes = _leaving_life(result, asked, gone, end, top, dark)
     shapes: list[dict[str, Any]] = [
-        {"type": "line", "xref": "x", "yref": "paper", "x0": gone, "x1": gone, "y0": 0, "y1": 0.87, "layer": "above", "name": "left",
-         "line": {"color": g.theme(dark).ink, "width": 1.5, "dash": "dot"}}]
+        {"name": "left", "type": "line", "xref": "x", "yref": "paper", "x0": gone, "x1": gone, "y0": 0, "y1": 0.87,
+         "layer": "above", "line": {"color": g.theme(dark).ink, "width": 1.5, "dash": "dot"}}]
     for k, key in enumerate(shown):
         high = top - gap * (k + 1) - each * k
         axis = f"y{k + 2}"
@@ -302,9 +345,20 @@ def leaving(result: Result, *, dark: bool) -> Pic:
         notes.append(g.note(_kept_words(result, key), 0, high, dark, yshift=3))
         notes += _lost_tag(result, key, axis, gone, end, dark)
     anchor = f"y{len(shown) + 1}" if shown else "y"
-    figure = _sheet(data, notes, shapes, LEAVING_HEIGHT, dark, margin={"l": 44, "r": 12, "t": 4, "b": 36},
+    figure = _sheet(data, notes, shapes, LEAVING_HEIGHT, dark, margin={"l": 44, "r": 12, "t": 4, "b": 52},
                     xaxis=g.time_axis(end, " after its arrival") | {"anchor": anchor}, **axes)
+    figure["layout"]["annotations"] += _key(figure, bool(result.left.blocks), dark)
     return Pic(figure, alt_leaving(result), lambda: table_leaving(result), LEAVING_HEIGHT)
+
+
+def _key(figure: Figure, lost: bool, dark: bool) -> list[dict[str, Any]]:
+    """What the areas are, below the axis, whose title gives way to it."""
+    areas = [("tokens", "our request", "■"), ("nothing", "other requests", "■")] + ([("preempted", "lost", "▦")] if lost else [])
+    entries = [f'<span style="color:{g.colour(role, dark)}">{mark}</span> {name}' for role, name, mark in areas]
+    muted = {"size": 11, "color": g.theme(dark).muted}
+    title = figure["layout"]["xaxis"].pop("title")["text"]
+    return [g.note("  ".join(entries), 0, 0, dark, yshift=-35, yanchor="top", font=muted),
+            g.note(title, 1, 0, dark, yshift=-20, xanchor="right", yanchor="top", font=muted)]
 
 
 def _pool(result: Result) -> int:
@@ -317,7 +371,7 @@ def _leaving_life(result: Result, asked: float, gone: float, end: float, top: fl
                   dark: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
     """The line of its life with the mark of its end."""
     pieces: dict[str, list[tuple[float, float, float, str]]] = {role: [] for role in STATES}
-    for role, a, b, _ in lived(result, "cancelled"):
+    for role, a, b in _merged(lived(result, "cancelled")):
         pieces[role].append((a, b, 40.0, _fits(g.ROLES[role].label, b - a, end)))
     data = [_bars(role, dark, found, 22) for role, found in pieces.items()]
     look = g.theme(dark)
@@ -351,9 +405,7 @@ def _areas(result: Result, key: str, axis: str, zero: float, end: float, dark: b
 
 def _kept_words(result: Result, key: str) -> str:
     lost = int(result.books[key].missing[-1])
-    if not lost:
-        return f"<b>{KEPT[key]}</b>: books balance"
-    return f"<b>{KEPT[key]}</b>: {g.count(lost, 'block')} missing for good"
+    return f"<b>{KEPT[key]}</b>: its books {'do not balance' if lost else 'balance'}"
 
 
 def _lost_tag(result: Result, key: str, axis: str, gone: float, end: float, dark: bool) -> list[dict[str, Any]]:
@@ -362,7 +414,7 @@ def _lost_tag(result: Result, key: str, axis: str, gone: float, end: float, dark
     lost = int(book.missing[-1])
     if not lost:
         return []
-    return [g.note(f"<b>⚑ {lost} blocks lost: books do not balance</b>", end, lost, dark, xref="x", yref=axis, xanchor="right",
+    return [g.note(f"<b>⚑ {g.count(lost, 'block')} lost for good</b>", end, lost, dark, xref="x", yref=axis, xanchor="right",
                    yanchor="bottom", bgcolor=look.ink, borderpad=2, font={"size": 11, "color": look.paper})]
 
 
@@ -374,8 +426,8 @@ def alt_leaving(result: Result) -> str:
            f"{g.duration((left.gone_us - zero) / 1e6)}"
     if not left.blocks:
         return f"{when}. It held no block, so nothing changes hands."
-    return (f"{when}, and its {g.count(left.blocks, 'block')} are free. A server that forgets never gets them back: its books are "
-            f"{g.count(left.blocks, 'block')} short from then on.")
+    return (f"{when}, and its {g.count(left.blocks, 'block')} are free. A server that forgets never gets them back: its books "
+            f"are {g.count(left.blocks, 'block')} short from then on.")
 
 
 def table_leaving(result: Result) -> pd.DataFrame:
@@ -437,8 +489,8 @@ def launches(result: Result, *, dark: bool) -> Pic:
     gap, launch = result.worked.gap, float(result.scenario.values["launch"])
     end = (launch + gap + 4 * (gap + launch)) * 1.02
     pieces: dict[str, list[tuple[float, float, float, str]]] = {"prefill": [], "decode": []}
-    notes, shapes = [], []
-    for i, (waits, name) in enumerate(((False, "No dependency: the CPU runs ahead"), (True, "A dependency: it waits for the token"))):
+    notes, shapes = list[dict[str, Any]](), list[dict[str, Any]]()
+    for i, (waits, name) in enumerate(LAUNCHED.items()):
         each, y = gap_with_launch(result, waits), 18.0 + 98 * i
         notes.append(g.note(f"<b>{name}</b>", 0, y - 9, dark, xref="x", yref="y", yanchor="middle"))
         for k in range(5):
@@ -471,8 +523,8 @@ def alt_launches(result: Result) -> str:
 
 def table_launches(result: Result) -> pd.DataFrame:
     """The gap with and without the dependency."""
-    return pd.DataFrame([("enqueued ahead", gap_with_launch(result, False)), ("waits for the token", gap_with_launch(result, True))],
-                        columns=["the next step is", "gap, ms"])
+    return pd.DataFrame([(name, gap_with_launch(result, waits)) for waits, name in LAUNCHED.items()],
+                        columns=["the next step", "gap, ms"])
 
 
 def crowd_rows(result: Result) -> list[tuple[str, list[float], list[str]]]:
@@ -504,8 +556,8 @@ def crowd(result: Result, *, dark: bool) -> Pic:
             "hovertemplate": f"{g.count(slots, 'slot')}: %{{text}}<extra></extra>"})
     for i, (name, _, _) in enumerate(rows):
         notes.append(g.note(f"<b>{name}</b>", 0, 9 + 60 * i, dark, xref="x", yref="y", yanchor="middle"))
-    axis = {"range": [0, 1.62], "visible": False, "fixedrange": True}
-    figure = _sheet(data, notes, [], CROWD_HEIGHT, dark, margin={"l": 12, "r": 12, "t": 4, "b": 4}, xaxis=axis, yaxis=_pixels(height))
+    figure = _sheet(data, notes, [], CROWD_HEIGHT, dark, margin={"l": 12, "r": 12, "t": 4, "b": 4}, yaxis=_pixels(height),
+                    xaxis={"range": [0, 1.62], "visible": False, "fixedrange": True})
     return Pic(figure, alt_crowd(result), lambda: table_crowd(result), CROWD_HEIGHT)
 
 
@@ -534,7 +586,7 @@ def order(result: Result, *, dark: bool) -> Pic:
         who = s.request[working]
         roles = np.where(s.role[working] == 0, 0, 1)
         panels.append(g.Panel(
-            f"<b>{ORDER_NAMES[key]}</b>  mean response {g.duration(float(e2e(run).mean()))}", 1, np.zeros(len(who), np.int64),
+            f"<b>{ORDER_NAMES[key]}</b>, mean {g.duration(float(e2e(run).mean()))}", 1, np.zeros(len(who), np.int64),
             s.start_us[working] / 1000, s.end_us[working] / 1000, roles, who,
             [str(r + 1) if k else "" for r, k in zip(who.tolist(), roles.tolist(), strict=True)]))
     figure = g.timeline(panels, ("prefill", "decode"), dark=dark, height=ORDER_HEIGHT, end=end)
