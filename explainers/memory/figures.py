@@ -102,8 +102,8 @@ def cells(result: Result, key: str, t_us: float, most: int = MOST_PIECES) -> Cel
     memory = run.policy.memory
     assert memory is not None  # build sees to it
     there, size = result.occupancies[key], memory.block_size
-    alive = result.holdings[key].at(t_us)
-    tokens, final = tokens_at(run, t_us), final_tokens(run)
+    alive = result.holdings(key, t_us).at(t_us)
+    tokens, final = tokens_at(run, t_us, result.instants[key]), final_tokens(run)
     who = alive.request
     first, length, before = alive.first * size, alive.length * size, alive.logical * size
     filled = np.clip(tokens[who] - before, 0, length)
@@ -177,20 +177,8 @@ def _coarse(part: NDArray[np.int8], grain: int) -> NDArray[np.int8]:
 
 
 def instant_us(result: Result) -> float:
-    """The instant that is shown when the learner has chosen none: the most tokens in both memories while somebody waits."""
-    full = [(there, there.waits & (there.end_us > there.start_us)) for there in result.occupancies.values()]
-    end = min((float(there.end_us[-1]) for there, _ in full if len(there.end_us)), default=0.0)
-    at = np.concatenate([np.concatenate([there.start_us, (there.start_us + there.end_us) / 2]) for there, _ in full])
-    at = at[at < end]
-    if not len(at):
-        return end
-    waits, filled = np.zeros(len(at), bool), np.zeros(len(at))
-    for there, waiting in full:
-        row = np.searchsorted(there.start_us, at, side="right") - 1
-        waits |= (row >= 0) & waiting[row]
-        xs = np.stack([there.start_us, there.end_us], 1).ravel()
-        filled += np.interp(at, xs, np.stack([there.first["tokens"], there.last["tokens"]], 1).ravel()) / there.pool
-    return float(at[np.argmax(filled + 2.0 * waits)])
+    """The instant that is shown when the learner has chosen none."""
+    return scenario.fullest_us(result.occupancies)
 
 
 # --- the stage --------------------------------------------------------------------------------------------------------
@@ -569,11 +557,11 @@ def block_table(result: Result, key: str, request: int, t_us: float) -> Entries:
     run = result.runs[key]
     memory = run.policy.memory
     assert memory is not None
-    everyone = result.holdings[key].at(t_us)
+    everyone = result.holdings(key, t_us).at(t_us)
     mine = everyone.of(request)
     order = np.argsort(mine.logical, kind="stable")
     first, length, logical, size = mine.first[order], mine.length[order], mine.logical[order], memory.block_size
-    tokens, final = int(tokens_at(run, t_us)[request]), int(final_tokens(run)[request])
+    tokens, final = int(tokens_at(run, t_us, result.instants[key])[request]), int(final_tokens(run)[request])
     ends = [tokens, max(tokens, final), int(_reserved(run)[request]) * size if memory.contiguous else 1 << 60, 1 << 60]
     upto = np.stack([np.clip(end - logical * size, 0, length * size) for end in ends], 1).reshape(-1, 4)
     parts = np.diff(upto, axis=1, prepend=0)
@@ -584,7 +572,7 @@ def block_table(result: Result, key: str, request: int, t_us: float) -> Entries:
 
 def holds_most(result: Result, t_us: float) -> int:
     """The request with the most tokens in both memories at t (µs), the first of equal ones."""
-    there = [tokens_at(run, t_us) for run in result.runs.values()]
+    there = [tokens_at(run, t_us, result.instants[key]) for key, run in result.runs.items()]
     return int(np.argmax(np.min(there, axis=0) * 1_000_000 + np.max(there, axis=0)))
 
 
@@ -642,7 +630,7 @@ def _holding(result: Result, key: str, who: int, rows: Entries, t_us: float) -> 
         where = "one piece" if memory is not None and memory.contiguous else \
             f"{g.count(rows.blocks, 'block')}, {g.count(len(rows.length), 'place')}"
         return f"request {who + 1}: {where}, {int(rows.parts[:, TOKENS].sum()):,} of {rows.blocks * rows.size:,} filled"
-    mine = result.holdings[key].of(who)
+    mine = result.holdings(key, math.inf).of(who)
     spans = [((a - zero_us(result)) / 1e6, (b - zero_us(result)) / 1e6) for a, b in
              zip(mine.start_us.tolist(), mine.end_us.tolist(), strict=True)]
     if not spans:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from sim.readers import recording
 from sim.readers.recording import Recording
 from sim.run import Run
 from sim.service import Service, StepTime, attention_units, service, step_us
+from sim.slots import Instants, instants
 from sim.trace import Content, Trace
 
 Floats = NDArray[np.float64]
@@ -42,8 +43,8 @@ PCIE = 25e9
 sim.hardware has it for the A40)."""
 MOST_ROWS = 60_000
 """Most rows of steps in a run: four hundred requests take some thousands, and memory that thrashes for ever is told so."""
-SEEDS = 20
-"""The band runs seeds 1 to SEEDS."""
+SEEDS, FEW_SEEDS, MANY = 20, 5, 100
+"""The band runs seeds 1 to SEEDS; with more than MANY requests 1 to FEW_SEEDS: more requests vary less, and take longer."""
 
 RECORDING_FILE = Path(__file__).resolve().parents[2] / "assets" / "vllm_kv_scarce.json.gz"
 """What the scheduler of vLLM 0.33.0 decided with 100 blocks for 24 requests."""
@@ -150,16 +151,34 @@ class Result:
     """The scenario served with each of its memories; all arrays are read-only. Keys "reserved" and "other".
 
     saturated      (from, to), µs: while requests wait for memory; nan: nobody ever did
+    upto_us        until when `early` has who holds which blocks: the instant that is shown first
     recorded_free  blocks free in each step as recorded, int64[steps]; None: nothing is recorded
+
+    What the first picture does not show is computed when it is asked for, and kept.
     """
 
     scenario: Scenario
     runs: dict[str, Run]
+    instants: dict[str, Instants]
     occupancies: dict[str, Occupancy]
-    holdings: dict[str, Holdings]
-    summaries: dict[str, dict[str, float]]
     saturated: dict[str, tuple[float, float]]
+    upto_us: float
+    early: dict[str, Holdings]
     recorded_free: Ints | None = None
+
+    def holdings(self, key: str, until_us: float) -> Holdings:
+        """Who holds which blocks, until then at least."""
+        return self.early[key] if until_us <= self.upto_us else self._holdings[key]
+
+    @cached_property
+    def _holdings(self) -> dict[str, Holdings]:
+        again = {key: run if self.scenario.recorded else _run(self.scenario, run.policy) for key, run in self.runs.items()}
+        return {key: holdings(run, at=self.instants[key]) for key, run in again.items()}
+
+    @cached_property
+    def summaries(self) -> dict[str, dict[str, float]]:
+        """The measures of both runs (sim.metrics.summary)."""
+        return {key: summary(run) for key, run in self.runs.items()}
 
 
 @dataclass(frozen=True)
@@ -182,7 +201,7 @@ class Preemption:
 
 @dataclass(frozen=True)
 class Band:
-    """Over the seeds 1 to SEEDS, else as on the screen: most requests at once and `filled_share`, by policy."""
+    """Over the seeds, else as on the screen: most requests at once and `filled_share`, by policy."""
 
     seeds: tuple[int, ...]
     fit: dict[str, Ints]
@@ -352,18 +371,37 @@ def result(values: Values, uploaded: Recording | None = None) -> Result:
 def serve(scene: Scenario) -> Result:
     """The scenario's trace with each of its memories."""
     runs = {key: _frozen(_run(scene, policy)) for key, policy in scene.policies.items()}
-    there = {key: occupancy(run) for key, run in runs.items()}
-    held = {key: holdings(run) for key, run in runs.items()}
+    at = {key: instants(run) for key, run in runs.items()}
+    there = {key: occupancy(run, at[key]) for key, run in runs.items()}
+    upto = fullest_us(there)
+    held = {key: holdings(run, upto, at[key]) for key, run in runs.items()}
     waited = {key: saturated(run, there[key]) for key, run in runs.items()}
-    summaries = {key: summary(run) for key, run in runs.items()}
     if not scene.recorded:  # who got which tokens follows from the rest, and takes more memory than all of it
         runs = {key: replace(run, grants=None) for key, run in runs.items()}
-    return Result(scene, runs, there, held, summaries, waited, scene.recorded.free if scene.recorded else None)
+    return Result(scene, runs, at, there, waited, upto, held, scene.recorded.free if scene.recorded else None)
+
+
+def fullest_us(occupancies: Mapping[str, Occupancy]) -> float:
+    """The instant with most tokens in both memories while somebody waits, µs: what is shown until another is chosen."""
+    full = [(there, there.waits & (there.end_us > there.start_us)) for there in occupancies.values()]
+    end = min((float(there.end_us[-1]) for there, _ in full if len(there.end_us)), default=0.0)
+    at = np.concatenate([np.concatenate([there.start_us, (there.start_us + there.end_us) / 2]) for there, _ in full])
+    at = at[at < end]
+    if not len(at):
+        return end
+    waits, filled = np.zeros(len(at), bool), np.zeros(len(at))
+    for there, waiting in full:
+        row = np.searchsorted(there.start_us, at, side="right") - 1
+        waits |= (row >= 0) & waiting[row]
+        xs = np.stack([there.start_us, there.end_us], 1).ravel()
+        filled += np.interp(at, xs, np.stack([there.first["tokens"], there.last["tokens"]], 1).ravel()) / there.pool
+    return float(at[np.argmax(filled + 2.0 * waits)])
 
 
 def _run(scene: Scenario, policy: Policy) -> Run:
-    """One run. Of what is recorded every step is a row, so that each can be compared."""
-    engine = Engine(scene.service, policy, record_grants=True, most_rows=MOST_ROWS,
+    """One run, with the grants where they say who holds what. Of what is recorded every step is a row, to be compared."""
+    granted = scene.recorded is not None or (policy.memory is not None and policy.memory.reserve == "nothing")
+    engine = Engine(scene.service, policy, record_grants=granted, most_rows=MOST_ROWS,
                     **({"longest_stretch": 1} if scene.recorded else {}))
     engine.submit(scene.trace)
     engine.advance(math.inf)
@@ -420,8 +458,8 @@ def preemptions(result: Result, key: str = "other") -> list[Preemption]:
 
 
 def band(values: Values) -> Band:
-    """The headline numbers over SEEDS seeds. Generated requests only."""
-    seeds = tuple(range(1, SEEDS + 1))
+    """The headline numbers over SEEDS seeds, or FEW_SEEDS. Generated requests only."""
+    seeds = tuple(range(1, 1 + (FEW_SEEDS if int(filled(values)["requests"]) > MANY else SEEDS)))
     fit: dict[str, list[int]] = {"reserved": [], "other": []}
     tokens: dict[str, list[float]] = {"reserved": [], "other": []}
     for seed in seeds:

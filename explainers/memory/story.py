@@ -22,7 +22,7 @@ from sim.kv.occupancy import PARTS, tokens_at
 from sim.kv.reserve import blocks_needed, piece
 from sim.lifecycle import Stage, refusal
 from sim.lifecycle import life as stages
-from sim.metrics import e2e, frame, normalised_latency, queue_wait, ttft
+from sim.metrics import e2e, frame, makespan, normalised_latency, queue_wait, ttft
 from sim.orders import outputs
 from sim.policy import Memory
 from sim.readers.recording import Recording
@@ -116,7 +116,7 @@ def headline(result: Result, answer: bool = True) -> str:
     """What differs between the memories, and why. `answer` False: without how many requests fit, which is to be predicted."""
     one, other = result.runs["reserved"], result.runs["other"]
     a, b = called(result, "reserved"), called(result, "other")
-    both = result.summaries["reserved"], result.summaries["other"]
+    summed, compared = ({"makespan": makespan(run), "e2e_p50": _median(e2e(run))} for run in (one, other))
     if one.policy == other.policy:
         return f"No difference: both memories are {a}. Choose another second allocator."
     if bool(np.all(np.abs(e2e(one) - e2e(other)) <= 1e-6)):
@@ -128,12 +128,17 @@ def headline(result: Result, answer: bool = True) -> str:
         return " ".join([*stalled, "So times of the two cannot be compared."])
     if not answer:
         return (f"{a} sets {_gives(one)} aside for each request as it starts; {b} {_takes(other)}, "
-                f"{turns_out(*both)} {reply_clause(*both)}.")
+                f"{turns_out(summed, compared)} {reply_clause(summed, compared)}.")
     fits = [_fits(result, key) for key in result.runs]
     once = ", and computes shared prompts once" if other.cached.any() else ""
     fill = [percent(scenario.filled_share(scenario.mean_shares(result, key))) for key in result.runs]
     return (f"{a} holds {fits[0]} at once, as each sets {_gives(one)} aside, and tokens fill {fill[0]} of what is taken; {b} "
-            f"holds {fits[1]} and fills {fill[1]}{once}, {turns_out(*both)} {reply_clause(*both)}.")
+            f"holds {fits[1]} and fills {fill[1]}{once}, {turns_out(summed, compared)} {reply_clause(summed, compared)}.")
+
+
+def _median(seconds: g.Floats) -> float:
+    there = seconds[~np.isnan(seconds)]
+    return float(np.median(there)) if len(there) else math.nan
 
 
 def _gives(run: Run) -> str:

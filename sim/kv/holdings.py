@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from sim.kv.content import Chains
 from sim.kv.reserve import blocks_needed, piece
 from sim.kv.stays import Stays, limited, stays_of
 from sim.run import REFUSED, Event, Floats, Ints, Run
-from sim.slots import instants
+from sim.slots import Instants, instants
 
 _NEVER = 1 << 60
 
@@ -52,20 +53,23 @@ class Holdings:
                         self.end_us[rows])
 
 
-def holdings(run: Run) -> Holdings:
+def holdings(run: Run, until_us: float = math.inf, at: Instants | None = None) -> Holdings:
     """Who held which blocks. ValueError if memory has no limit, or is paged and the run was made without record_grants.
+
+    until_us  after the step that runs then nothing is looked at: who holds blocks at that moment has them for ever
+    at        the instants of the run, if they have been counted
 
     Contiguous memory: one piece of the buddy allocator a request, the blocks it rounds up included. Else the free blocks
     form a list, from 0 up at the start (peers/vllm/SEMANTICS.md, rules 21 to 27): blocks are taken from its front, and a
     request gives its own back from the last to the first, to the end of the list; with a prefix cache only those that
     remember a prefix, the others to its front. Without one all free blocks are alike, so no decision depends on the order.
     """
-    memory, at = limited(run), instants(run)
+    memory, at = limited(run), at or instants(run)
     if memory.reserve == "nothing" and run.grants is None:
         raise ValueError("which blocks a request held follows from who was granted what: simulate with record_grants=True")
     stays = stays_of(run, at)
     if run.address is None:
-        return _Replay(run, stays, at.clock.start).played()
+        return _Replay(run, stays, at.clock.start).played(until_us)
     needs = blocks_needed(run.trace, run.policy)[stays.request]
     return Holdings(
         run.address[stays.request], np.array([piece(count) for count in needs.tolist()], np.int64), stays.request,
@@ -99,8 +103,8 @@ class _Replay:
         self._rows: list[float] = []  # the columns of Holdings but the last, row by row
         self._ends: list[float] = []
 
-    def played(self) -> Holdings:
-        """Go through the step rows."""
+    def played(self, until_us: float = math.inf) -> Holdings:
+        """Go through the step rows that start by then."""
         stays, steps, rows = self._stays, self._run.steps, len(self._start)
         entering, leaving = _by_row(stays.enter, rows), _by_row(stays.leave, rows + 1)
         preempted = _preempted(self._run, self._start)
@@ -111,7 +115,7 @@ class _Replay:
             taken_away = {event.request for event in preempted.get(row, ())}
             for stay in self._in_order_of_end(leaving.get(row, []), request, taken_away):
                 self._release(request[stay], left[stay])
-            if row == rows:
+            if row == rows or self._start[row] > until_us:
                 break
             now = self._start[row]
             if self._needs is not None:

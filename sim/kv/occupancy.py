@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sim.kv.reserve import blocks_needed, piece
 from sim.kv.stays import Stays, limited, running, spans, stays_of
 from sim.run import Floats, Ints, Run
-from sim.slots import MEMORY, instants
+from sim.slots import MEMORY, Instants, instants
 
 # What a token slot can be, in the order of every stack, table and legend; of the first four somebody keeps the rest out.
 PARTS = ("tokens", "reserved", "internal", "external", "free")
@@ -130,13 +130,14 @@ def saturated(run: Run, there: Occupancy | None = None) -> tuple[float, float]:
     return (float(there.start_us[rows[0]]), float(there.end_us[rows[-1]])) if len(rows) else (np.nan, np.nan)
 
 
-def occupancy(run: Run) -> Occupancy:
+def occupancy(run: Run, at: Instants | None = None) -> Occupancy:
     """Split the memory of a run. Works on visits and steps, not on tokens. ValueError if its memory has no limit.
 
     Where prompts are capped or held back, several are half done at a time, and where decodes outnumber the budget not all
     get a token; who got what then stands in the grants: ValueError if the run was made without record_grants.
+    `at`: the instants of the run, if they have been counted.
     """
-    memory, at = limited(run), instants(run)
+    memory, at = limited(run), at or instants(run)
     s, steps, rows = stays_of(run, at), run.steps, len(run.steps.count)
     waits = np.zeros(rows, bool)
     if rows:
@@ -157,13 +158,13 @@ def occupancy(run: Run) -> Occupancy:
     )
 
 
-def tokens_at(run: Run, t_us: float) -> Ints:
+def tokens_at(run: Run, t_us: float, at: Instants | None = None) -> Ints:
     """KV tokens that each request holds at t (µs), those of the running step included; 0: none. [n]
 
     A prefix that several requests share counts for each of them. ValueError as `occupancy`.
     """
     limited(run)
-    at, tokens = instants(run), np.zeros(len(run), np.int64)
+    at, tokens = at or instants(run), np.zeros(len(run), np.int64)
     stays, clock = stays_of(run, at), at.clock
     steps = run.steps
     row, step, _ = running(clock.start, steps.count, steps.first_us, steps.growth_us, t_us)

@@ -290,7 +290,7 @@ def test_with_little_memory_requests_are_preempted_again_and_again() -> None:
 def test_the_system_prompt_is_kept_once_for_all() -> None:
     result = preset("prefix")
     assert (result.runs["other"].cached[1:] == 1024).all()  # all but the first find it
-    held = result.holdings["other"].at(0.0)
+    held = result.holdings("other", 0.0).at(0.0)
     prefix = held.request[held.first < 1024 // 16]
     assert len(set(prefix.tolist())) == 40  # and hold the same 64 blocks
 
@@ -331,3 +331,13 @@ def test_an_own_file_must_be_there() -> None:
 def test_everyone_ends_under_either_memory() -> None:
     for p in s.PRESETS:
         assert all(np.isfinite(e2e(run)).all() for run in s.result(p.values).runs.values()), p.key
+
+
+def test_who_holds_what_is_the_same_whether_the_replay_stops_at_the_first_instant_or_goes_on() -> None:
+    result = preset("thrash")
+    for key, run in result.runs.items():
+        for t in (0.0, result.upto_us / 2, result.upto_us):
+            early, late = result.early[key].at(t), result.holdings(key, float(run.steps.end_us[-1])).at(t)
+            assert len(early) > 0 or t == 0.0
+            for column in ("first", "length", "request", "logical", "start_us"):
+                assert np.array_equal(getattr(early, column), getattr(late, column)), (key, t, column)
