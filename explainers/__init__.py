@@ -26,4 +26,5 @@ PATH = (
     Entry("batching", "Static or continuous batching", 0, 15),
     Entry("memory", "Reserve or page the memory", 1, 20),
     Entry("preemption", "Preemption and who goes first", 1, 15),
+    Entry("chunked_prefill", "Chunked prefill", 1, 15),
 )

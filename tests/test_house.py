@@ -36,7 +36,7 @@ FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 # The half of the kit that draws in Streamlit; the other half, and all of a lesson but its page, is free of it.
 STREAMLIT_KIT = {
-    f"explainers.kit.{name}" for name in ("components", "lesson", "progress", "served", "session", "upload", "widgets", "worker")
+    f"explainers.kit.{name}" for name in ("components", "lesson", "progress", "served", "session", "standard", "upload", "widgets", "worker")
 } | {f"explainers.course.{page}" for page in ("hub", "glossary_page", "readings_page", "proof", "share")}
 
 # A lesson's rooms from the bottom up: figures and story stand side by side.
