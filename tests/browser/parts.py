@@ -145,10 +145,14 @@ def saved(page: Page, button: str) -> tuple[str, bytes]:
 
 
 def sideways(page: Page) -> list[str]:
-    """What pushes the page sideways, or stands beyond its edge where nobody can scroll to."""
+    """What pushes the page sideways, or stands beyond its edge where nobody can scroll to.
+
+    The input of a slider is invisible and lies over its knob, at most half of it beyond the slider's end.
+    """
     wide = page.evaluate("""() => [document.scrollingElement, document.querySelector('[data-testid=stMain]')]
                                .map(e => e.scrollWidth - e.clientWidth)""")
-    beyond: list[str] = page.evaluate("""() => [...document.querySelectorAll('h1, h2, h3, p, li, button, input, .js-plotly-plot')]
+    beyond: list[str] = page.evaluate("""() => [...document.querySelectorAll(
+            'h1, h2, h3, p, li, button, input:not([type=range]), .js-plotly-plot')]
         .filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0)
         .filter(e => !e.closest('[data-testid=stDataFrame], [data-testid=stSidebar]'))
         .filter(e => e.getBoundingClientRect().right > innerWidth + 0.5 || e.getBoundingClientRect().left < -0.5)
