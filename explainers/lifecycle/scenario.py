@@ -250,18 +250,18 @@ def result(values: Values, uploaded: None = None) -> Result:
     runs = {"alone": simulate(trace.take(slice(me, me + 1)), server, policy), "company": company}
     arrival, end = float(trace.arrival_us[me]), float(company.finished_us[me])
     asked = arrival + int(scene.values["moment"]) / 100 * (end - arrival)
-    runs["cancelled"], free = _leaving(scene, asked)
+    runs["cancelled"], free = leaving(scene, asked)
     left = _left(runs["cancelled"], me, asked)
     books = {"cancelled": audit(runs["cancelled"], me, free)}
     if left.blocks:
-        runs["leaked"], free = _leaving(scene, asked, left)
+        runs["leaked"], free = leaving(scene, asked, left)
         books["leaked"] = audit(runs["leaked"], me, free)
     runs = {key: _frozen(run) for key, run in runs.items()}
     transfer = _transfer(scene, runs["cancelled"], left)
     return Result(scene, worked(values), runs, left, books, transfer, _crowd(server), _orders(server))
 
 
-def _leaving(scene: Scenario, asked_us: float, forgotten: Left | None = None) -> tuple[Run, int]:
+def leaving(scene: Scenario, asked_us: float, forgotten: Left | None = None) -> tuple[Run, int]:
     """The company's run, in which our client gives up at `asked_us`; and how many blocks are free at its end.
 
     forgotten  what the server fails to take back. At the end of the step in which it notices the client is gone, and before

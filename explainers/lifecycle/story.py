@@ -267,8 +267,8 @@ def launch_words(result: Result) -> str:
                 f"slower of the two: a token comes every {ahead:g} ms. Only with a dependency do both add up, to {waits:g} ms.")
     twice = "Adding it to a gap would count it twice."
     if w.gaps:
-        twice = (f"Adding {launch:g} ms to each of {count(w.gaps, 'gap')} would say {_ms(wrong)} instead of {_ms(w.e2e)}, and count "
-                 "that time twice.")
+        twice = (f"Adding {launch:g} ms to each of {count(w.gaps, 'gap')} would say {_ms(wrong)} instead of {_ms(w.e2e)}, and "
+                 "count that time twice.")
     return (f"While the GPU works on one step, the CPU enqueues the next ({launch:g} ms): the gap stays {ahead:g} ms. {twice} "
             f"Only if the CPU must wait for each token first does the gap grow, to {waits:g} ms.")
 
