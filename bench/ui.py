@@ -64,6 +64,8 @@ LESSONS = (
            {"sweep strip": "sweep", "seed band": "band"}),
     *(Lesson("memory", f"memory, {n} requests", "memory", tuple(({"seed": k, "requests": n}, 2_048) for k in (11, 12, 13, 14)), 6,
              {"sweep strip": "sweep", "seed band": "band"}, {"requests": n}) for n in (40, 400)),
+    Lesson("lifecycle", "life of one request", "tokens", tuple(({"seed": k}, 101) for k in (11, 12, 13, 14)), 6,
+           {"sweep strip": "sweep", "seed band": "band"}),
     Lesson("chunked_prefill", "chunked prefill", "budget", tuple(({"seed": k}, 96) for k in (11, 12, 13, 14)), 6,
            {"sweep strip": "sweep", "seed band": "band"}),
     Lesson("preemption", "preemption", "memory", tuple(({"seed": k, "requests": 40}, 1_024) for k in (11, 12, 13, 14)), 6,

@@ -23,6 +23,7 @@ class Entry(NamedTuple):
 
 
 PATH = (
+    Entry("lifecycle", "The life of one request", 0, 10),
     Entry("batching", "Static or continuous batching", 0, 15),
     Entry("memory", "Reserve or page the memory", 1, 20),
     Entry("preemption", "Preemption and who goes first", 1, 15),

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 
 from explainers.kit import grammar as g
-from explainers.kit.grammar import Figure, Pic
-from explainers.lifecycle.scenario import CROWD, LINKS, Result, Worked, gap_with_launch
+from explainers.kit.grammar import Figure, Pic, Row
+from explainers.lifecycle.scenario import CROWD, LINKS, Band, Result, Sweep, Worked, gap_with_launch
 from sim.lifecycle import life
 from sim.metrics import e2e, makespan, output_throughput, queue_wait, slot_segments, token_times, tpot, ttft
 from sim.run import Run
 
 STAGE_HEIGHT, COMPANY_HEIGHT, LEAVING_HEIGHT, HANDOFF_HEIGHT = 352, 300, 380, 230
-LAUNCH_HEIGHT, CROWD_HEIGHT, ORDER_HEIGHT = 236, 250, 210
+LAUNCH_HEIGHT, CROWD_HEIGHT, ORDER_HEIGHT, SWEEP_HEIGHT, BAND_HEIGHT = 236, 250, 210, 300, 120
 NARROW = 330
 """Pixels of a time axis on a screen of 375 px."""
 CHAR = 6.4
@@ -261,7 +261,7 @@ def longest_gap(result: Result, key: str) -> tuple[float, float, bool] | None:
     return float(times[k]), float(times[k + 1]), bool(((start < times[k + 1] - 1e-6) & (end > times[k] + 1e-6)).any())
 
 
-def company(result: Result, *, dark: bool) -> Pic:
+def company(result: Result, *, dark: bool, cursor_ms: float | None = None) -> Pic:
     """The same request alone and in company on one axis of time: what it waits, when its tokens come, brackets below."""
     end = max(float(tokens_ms(result, key)[-1]) for key in NAMES) * 1.03
     height, thick = COMPANY_HEIGHT - 40, 30.0
@@ -281,6 +281,7 @@ def company(result: Result, *, dark: bool) -> Pic:
             shapes, notes = [*shapes, *drawn], [*notes, told]
         shapes += _gap_frame(result, key, y, thick, dark)
     data = [_bars(role, dark, found, thick) for role, found in pieces.items()] + ticks
+    shapes.append(g.cursor_line(cursor_ms, dark))
     figure = _sheet(data, notes, shapes, COMPANY_HEIGHT, dark, yaxis=_pixels(height),
                     xaxis=g.time_axis(end, " after its arrival"))
     return Pic(figure, alt_company(result), lambda: table_company(result), COMPANY_HEIGHT)
@@ -324,7 +325,7 @@ def table_company(result: Result) -> pd.DataFrame:
 # --- leaving early ----------------------------------------------------------------------------------------------------
 
 
-def leaving(result: Result, *, dark: bool) -> Pic:
+def leaving(result: Result, *, dark: bool, cursor_ms: float | None = None) -> Pic:
     """Its life until it leaves, and the blocks of the KV memory after its arrival: given back, or lost."""
     shown = [key for key in KEPT if key in result.books]
     zero = float(result.scenario.trace.arrival_us[result.scenario.me])
@@ -334,6 +335,7 @@ def leaving(result: Result, *, dark: bool) -> Pic:
     each = (top - gap * len(shown)) / len(shown) if shown else 0.0
     data, notes, axes = _leaving_life(result, asked, gone, end, top, dark)
     shapes: list[dict[str, Any]] = [
+        g.cursor_line(cursor_ms, dark),
         {"name": "left", "type": "line", "xref": "x", "yref": "paper", "x0": gone, "x1": gone, "y0": 0, "y1": 0.87,
          "layer": "above", "line": {"color": g.theme(dark).ink, "width": 1.5, "dash": "dot"}}]
     for k, key in enumerate(shown):
@@ -608,3 +610,63 @@ def table_order(result: Result) -> pd.DataFrame:
                              "queue wait, ms": queue_wait(run) * 1000, "E2E, ms": e2e(run) * 1000})
 
     return pd.concat([rows(key, run) for key, run in result.orders.items()], ignore_index=True)
+
+
+# --- over the whole range ---------------------------------------------------------------------------------------------
+
+
+def sweep(curve: Sweep, *, dark: bool) -> Pic:
+    """Our request's E2E and the server's tokens per second over the number of others, with "you are here"."""
+    rows = [Row("E2E of our request, s", "~g", {"in company": curve.e2e, "alone": np.full(len(curve.x), curve.alone)}),
+            Row("server, tokens/s", "~g", {"in company": curve.tokens_per_s})]
+    figure = g.strip(curve.x, rows, curve.x_here, x_title="other requests", dark=dark, height=SWEEP_HEIGHT)
+    return Pic(figure, alt_sweep(curve), lambda: table_sweep(curve), SWEEP_HEIGHT)
+
+
+def alt_sweep(curve: Sweep) -> str:
+    """Both ends, and here."""
+    at = int(np.flatnonzero(curve.x == curve.x_here)[0])
+    said = [f"with {g.count(int(curve.x[i]), 'other request')} {g.duration(float(curve.e2e[i]))} and "
+            f"{curve.tokens_per_s[i]:,.0f} tokens/s" for i in dict.fromkeys((0, at, len(curve.x) - 1))]
+    return f"E2E of our request and output of the server over the number of others: {'; '.join(said)}."
+
+
+def table_sweep(curve: Sweep) -> pd.DataFrame:
+    """A row for each number of others."""
+    return pd.DataFrame({"other requests": curve.x.astype(int), "E2E, s": curve.e2e, "tokens/s": curve.tokens_per_s})
+
+
+def band(spread: Band, result: Result, *, dark: bool) -> Pic:
+    """Our request's E2E in company over the seeds: a dot for each, the median, and the run on the screen."""
+    look, middle = g.theme(dark), float(np.median(spread.e2e))
+    here = float(e2e(result.runs["company"])[result.scenario.me])
+    data = [
+        {"type": "scatter", "mode": "markers", "name": "seeds", "x": spread.e2e.tolist(), "y": [0] * len(spread.e2e),
+         "marker": {"symbol": "circle-open", "size": 9, "line": {"width": 2}, "color": look.ink}, "cliponaxis": False,
+         "text": [f"seed {seed}" for seed in spread.seeds], "hovertemplate": "%{text}: %{x:.2f} s<extra></extra>"},
+        {"type": "scatter", "mode": "markers", "name": "on the screen", "x": [here], "y": [0], "cliponaxis": False,
+         "marker": {"symbol": "diamond", "size": 13, "color": look.select},
+         "hovertemplate": "on the screen: %{x:.2f} s<extra></extra>"}]
+    top = max(float(spread.e2e.max()), here) * 1.06
+    right = middle > 0.5 * top
+    notes = [g.note("◆ on the screen", 1, 1, dark, xanchor="right", yshift=3, font={"size": 11, "color": look.select}),
+             g.note(f"median {g.duration(middle)}", middle, 0, dark, xref="x", yref="y", yshift=8,
+                    xanchor="right" if right else "left", font={"size": 11, "color": look.ink})]
+    figure = _sheet(data, notes, [], BAND_HEIGHT, dark, margin={"l": 12, "r": 12, "t": 20, "b": 40},
+                    yaxis={"range": [-1, 1], "visible": False, "fixedrange": True},
+                    xaxis={"range": [0, top], "fixedrange": True, "nticks": 6,
+                           "title": {"text": f"E2E of our request in company, s: {len(spread.seeds)} seeds"}})
+    return Pic(figure, alt_band(spread, result), lambda: table_band(spread), BAND_HEIGHT)
+
+
+def alt_band(spread: Band, result: Result) -> str:
+    """The spread in words."""
+    here = float(e2e(result.runs["company"])[result.scenario.me])
+    return (f"E2E of our request in company over {len(spread.seeds)} seeds: from {g.duration(float(spread.e2e.min()))} to "
+            f"{g.duration(float(spread.e2e.max()))}, median {g.duration(float(np.median(spread.e2e)))}; on the screen "
+            f"{g.duration(here)}.")
+
+
+def table_band(spread: Band) -> pd.DataFrame:
+    """A row for each seed."""
+    return pd.DataFrame({"seed": spread.seeds, "E2E in company, s": spread.e2e})

@@ -14,7 +14,7 @@ from sim import workloads
 from sim.engine import Engine, simulate
 from sim.hardware import GPUS
 from sim.kv.stays import stays_of
-from sim.metrics import token_times
+from sim.metrics import e2e, output_throughput, token_times
 from sim.policy import Memory, Policy, continuous, vllm
 from sim.run import Event, Run
 from sim.service import Service, attention_units, service, step_us
@@ -45,13 +45,17 @@ LINKS: dict[str, float] = {
 TOKEN_BYTES = 4
 """Bytes of a token's number: vocabularies are larger than 2 bytes can count."""
 MOST_TOKENS = 300
+OTHERS = (0, 1, 2, 4, 8, 16, 24, 32, 40, 48, 60)
+"""What the sweep goes over."""
+SEEDS = 20
+"""The band runs seeds 1 to SEEDS."""
 
 KNOBS: tuple[Knob, ...] = (
     Knob("wait", "Queue wait", 30, 0, 600, 5, unit="ms", main=True,
          help="How long the request waits from its arrival until the server starts to work on it: until it is admitted."),
-    Knob("prefill", "Prompt (prefill)", 50, 5, 600, 5, unit="ms", main=True,
-         help="How long the server works on the prompt. At the end of that comes the first token of the reply."),
-    Knob("tokens", "Tokens of the reply", 101, 1, MOST_TOKENS, 1, unit="tokens", main=True,
+    Knob("prefill", "Prefill", 50, 5, 600, 5, unit="ms", main=True,
+         help="How long the server works on the prompt, to read it. At the end of that comes the first token of the reply."),
+    Knob("tokens", "Reply length", 101, 1, MOST_TOKENS, 1, unit="tokens", main=True,
          help="How long the reply is. The first token ends the prefill; each further one comes after a gap."),
     Knob("gap", "Gap", 5, 1, 60, 1, unit="ms", main=True,
          help="The time from one token to the next, on average: the inter-token latency, ITL."),
@@ -150,6 +154,11 @@ class Scenario:
     me: int
     values: dict[str, Value]
 
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """The rules are the same, alone and in company."""
+        return {"alone": self.policy, "company": self.policy}
+
 
 @dataclass(frozen=True)
 class Left:
@@ -191,6 +200,28 @@ class Transfer:
     token_bytes: int
     over_ms: dict[str, float]
     anew_ms: float
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Over the number of others, else as on the screen: our request's E2E, s, and the server's output tokens per second.
+
+    x_here  the knob's value on the screen;  alone  the E2E without company, s
+    """
+
+    x: Floats
+    x_here: float
+    e2e: Floats
+    tokens_per_s: Floats
+    alone: float
+
+
+@dataclass(frozen=True)
+class Band:
+    """Our request's E2E in company over the seeds 1 to SEEDS, else as on the screen, s."""
+
+    seeds: tuple[int, ...]
+    e2e: Floats
 
 
 @dataclass(frozen=True)
@@ -340,6 +371,41 @@ def _orders(server: Service) -> dict[str, Run]:
     one = continuous(1, prompts="whole")
     policies = {"fcfs": one, "shortest": replace(one, order="shortest", name="shortest first")}
     return {key: _frozen(simulate(trace, server, policy)) for key, policy in policies.items()}
+
+
+# --- over the range of a knob, over the seeds -------------------------------------------------------------------------
+
+
+def sweep(values: Values, uploaded: None = None, over: str = "others") -> Sweep:
+    """The company over the number of others. There is no other range; the arguments are every lesson's."""
+    here = int(filled(values)["others"])
+    xs = sorted({*OTHERS, here})
+    took, rate = zip(*(_in_company({**values, "others": x}) for x in xs), strict=True)
+    return Sweep(np.array(xs, float), float(here), np.array(took), np.array(rate), took[0])
+
+
+def band(values: Values) -> Band:
+    """The company over the seeds."""
+    seeds = tuple(range(1, SEEDS + 1))
+    return Band(seeds, np.array([_in_company({**values, "seed": seed})[0] for seed in seeds]))
+
+
+def _in_company(values: Values) -> tuple[float, float]:
+    """Our request's E2E, s, and the server's output tokens per second."""
+    scene = build(values)
+    run = simulate(scene.trace, scene.service, scene.policy)
+    return float(e2e(run)[scene.me]), output_throughput(run)
+
+
+def alone(result: Result, request: int) -> Run:
+    """Any request of the company, by itself."""
+    scene = result.scenario
+    if request == scene.me:
+        return result.runs["alone"]
+    return simulate(scene.trace.take(slice(request, request + 1)), scene.service, scene.policy)
+
+
+# --- the first short argument -----------------------------------------------------------------------------------------
 
 
 def gap_with_launch(result: Result, waits: bool) -> float:

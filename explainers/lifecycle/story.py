@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from explainers.kit.knobs import Value
 from explainers.kit.quiz import Prediction, Question, apart, question
 from explainers.lifecycle import scenario
 from explainers.lifecycle.figures import NAMES, lived, longest_gap, megabytes, place, tokens_ms
-from explainers.lifecycle.scenario import CROWD, CROWD_OUTPUT, CROWD_PROMPT, LINKS, PRESETS, Result, Worked, filled
+from explainers.lifecycle.scenario import CROWD, CROWD_OUTPUT, CROWD_PROMPT, LINKS, PRESETS, Result, Sweep, Worked, filled
 from explainers.lifecycle.scenario import gap_with_launch as gap_of
 from sim.lifecycle import life as stages
 from sim.metrics import e2e, frame, makespan, output_throughput, queue_wait, tpot, ttft
@@ -43,6 +44,8 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("Hand-off", "A running request moves to another server, which writes the rest of the reply."),
 )
 """(term, one plain sentence of fewer than 20 words)."""
+ASKED = 200
+PREDICTION = Prediction(f"If the reply had {ASKED} tokens, how long from arrival until it is complete?", "ms", 0, 20_000)
 WORKED_NOTE = "These times are yours: they come from the knobs, not from a simulation. Everything below is simulated."
 CLAIMS: tuple[str, ...] = tuple(f"step-time-{gpu}-{kind}-{error}" for gpu in ("a100", "h100")
                                 for kind in ("decode", "prefill", "hybrid") for error in ("median", "p95"))
@@ -74,28 +77,16 @@ def headline(result: Result, answer: bool = True) -> str:
     return said + clock
 
 
-def asked_tokens(w: Worked) -> int:
-    """How long a reply the prediction asks about: another one than on the screen."""
-    return 100 if w.tokens == 200 else 200
-
-
-def prediction(result: Result) -> Prediction:
-    """The number to commit, about the worked example with a longer reply."""
-    n = asked_tokens(result.worked)
-    return Prediction(f"With a reply of {n} tokens, how long from arrival until it is complete?", "ms", 0, 20_000)
-
-
 def feedback(result: Result, guess: float | None) -> str:
-    """The answer, and which slip leads to the guess; None: skipped."""
+    """The answer to PREDICTION, and which slip leads to the guess; None: skipped."""
     w = result.worked
-    n = asked_tokens(w)
-    right = w.e2e_of(n)
-    said = f"It is **{_ms(right)}**: TTFT {_ms(w.ttft)} + {n - 1} gaps × {w.gap:g} ms."
+    right = w.e2e_of(ASKED)
+    why = f"TTFT {_ms(w.ttft)} + {ASKED - 1} gaps × {w.gap:g} ms."
     if guess is None:
-        return said
+        return f"It is **{_ms(right)}**: {why}"
     if abs(guess - right) < _HALF_MS:
-        return f"Right. {said}"
-    return f"You said {_ms(guess)}. {said}{_slip(w, n, guess)}"
+        return f"Right: it is **{_ms(right)}**, you said {_ms(guess)}. {why}"
+    return f"It is **{_ms(right)}**, you said {_ms(guess)}: {why}{_slip(w, ASKED, guess)}"
 
 
 def _slip(w: Worked, n: int, guess: float) -> str:
@@ -146,13 +137,15 @@ def _times(result: Result, key: str) -> dict[str, float]:
     return {"wait": wait, "ttft": first, "e2e": last, "prefill": first - wait, "decode": last - first}
 
 
-def lives(result: Result) -> str:
-    """Both lives with the causes of their waits."""
-    return "\n".join(f"- {_life(result, key)}" for key in NAMES)
+def causes(result: Result) -> list[str]:
+    """Our request's life alone and in company, and what its longest gap comes from."""
+    gap = _gap_words(result).strip()
+    return [*(life(result, key, result.scenario.me) for key in NAMES), *([f"**In company.** {gap}"] if gap else [])]
 
 
-def _life(result: Result, key: str) -> str:
-    run, r = result.runs[key], place(result, key)
+def life(result: Result, policy_key: str, request: int) -> str:
+    """What any request of the company goes through, alone or there, and what it waits for."""
+    run, r = (scenario.alone(result, request), 0) if policy_key == "alone" else (result.runs["company"], request)
     waits, runs, lost = dict[str, float](), 0.0, 0
     for stage in stages(run, r):
         took = (stage.end_us - stage.start_us) / 1e6
@@ -165,7 +158,9 @@ def _life(result: Result, key: str) -> str:
     told = "does not wait" if not waits else \
         f"waits {duration(sum(waits.values()))}: {g.listed([f'{duration(took)} {why}' for why, took in longest])}"
     again = f", loses its blocks {'once' if lost == 1 else f'{lost} times'} to others" if lost else ""
-    return f"**{NAMES[key]}.** It {told}{again}, and runs for {duration(runs)}."
+    whole = f"E2E {duration(float(e2e(run)[r]))}"
+    mine = " (the request that we follow)" if request == result.scenario.me else ""
+    return f"**{NAMES[policy_key]}.** Request {request + 1}{mine} {told}{again}, and runs for {duration(runs)}: {whole}."
 
 
 _CAUSES = (
@@ -294,6 +289,13 @@ def order_words(result: Result) -> str:
 
 
 # --- watch-for lines, what is idle ------------------------------------------------------------------------------------
+
+
+def sweep_words(curve: Sweep) -> str:
+    """What more company does to one user, and to the server."""
+    return (f"From no others to {curve.x[-1]:.0f}, the response time of our request goes from {duration(float(curve.e2e[0]))} to "
+            f"{duration(float(curve.e2e[-1]))}, while the server goes from {curve.tokens_per_s[0]:,.0f} to "
+            f"{curve.tokens_per_s[-1]:,.0f} tokens per second. Each point is one draw of others, so the line is not smooth.")
 
 
 def watch(values: Values) -> str:
@@ -465,6 +467,18 @@ def python_lines(values: Values) -> str:
 def requests_csv(result: Result) -> str:
     """A line for each request and run; requests counted from 1, times in ms."""
     return files.requests_csv({key: frame(run).drop(columns="slot", errors="ignore") for key, run in result.runs.items()})
+
+
+def cursor_data(result: Result) -> dict[str, Any]:
+    """What the scrubber needs to say who is where at an instant, in ms after our request's arrival."""
+    run = result.runs["company"]
+    zero = float(run.trace.arrival_us[result.scenario.me])
+    at = {name: files.ms(us, zero) for name, us in (("came", run.trace.arrival_us), ("admitted", run.admitted_us),
+                                                   ("ended", run.finished_us))}
+    everyone, never = list(range(len(run))), [None] * len(run)
+    return {"company": {"name": NAMES["company"], "end": (float(run.finished_us.max()) - zero) / 1000, "spans": [
+        ["Waiting", everyone, at["came"], at["admitted"]], ["Admitted", everyone, at["admitted"], at["ended"]],
+        ["Complete", everyone, at["ended"], never]]}}
 
 
 def chrome_trace(result: Result) -> str:
