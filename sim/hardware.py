@@ -136,6 +136,11 @@ GPUS: dict[str, GPU] = {
             "NVIDIA A40 data sheet, 48 GB of which ECC keeps 1/16; efficiencies and layer time of the A100-80G, "
             "all-reduce assumed: a ring over PCIe 4.0 x16 at 80 % with the A100's latency; not measured",
         ),
+        GPU(
+            "A6000", 154.8e12, 0.768e12, 45 * GIB, _A100_FIT, _A100_TILED, _A40_ALLREDUCE,
+            "NVIDIA RTX A6000 data sheet (309.7 TFLOP/s with sparsity, half of it dense), 48 GB of which ECC keeps 1/16; "
+            "efficiencies and layer time of the A100-80G, all-reduce as the A40's; not measured",
+        ),
     )
 }  # fmt: skip
 
@@ -146,6 +151,7 @@ MODELS: dict[str, Model] = {
         Model("Llama-3-8B", 32, 4096, 32, 8, 14336, True, 128256, False, 0, "Meta-Llama-3-8B config.json"),
         Model("Llama-2-7B", 32, 4096, 32, 32, 11008, True, 32000, False, 0, "Llama 2, arXiv 2307.09288; config.json"),
         Model("Mistral-7B", 32, 4096, 32, 8, 14336, True, 32000, False, 0, "Mistral 7B, arXiv 2310.06825, table 1"),
+        Model("LLaMA-13B", 40, 5120, 40, 40, 13824, True, 32000, False, 0, "LLaMA, arXiv 2302.13971, table 2; config.json"),
         Model("OPT-13B", 40, 5120, 40, 40, 20480, False, 50272, True, 2050, "OPT, arXiv 2205.01068, table 1; config.json"),
         Model("Yi-34B", 60, 7168, 56, 8, 20480, True, 64000, False, 0, "Yi, arXiv 2403.04652, table 1"),
         Model("CodeLlama-34B", 48, 8192, 64, 8, 22016, True, 32000, False, 0, "CodeLlama-34b config.json"),

@@ -28,6 +28,7 @@ FLOORS = (
     ("visits", "fleet"),
     ("slots",),
     ("metrics", "lifecycle", "kv.stays", "kv.occupancy", "kv.holdings"),
+    ("capacity",),
     ("record",),
     ("cli",),
     ("__main__",),
@@ -36,7 +37,8 @@ FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 # The half of the kit that draws in Streamlit; the other half, and all of a lesson but its page, is free of it.
 STREAMLIT_KIT = {
-    f"explainers.kit.{name}" for name in ("components", "lesson", "progress", "served", "session", "standard", "upload", "widgets", "worker")
+    f"explainers.kit.{name}"
+    for name in ("components", "lesson", "progress", "served", "session", "standard", "upload", "widgets", "worker")
 } | {f"explainers.course.{page}" for page in ("hub", "glossary_page", "readings_page", "proof", "share")}
 
 # A lesson's rooms from the bottom up: figures and story stand side by side.
@@ -138,7 +140,8 @@ def lesson_rooms(sources: Sources) -> Iterator[str]:
 
     explainers/course stands over all lessons.
     """
-    lessons = {path.split("/")[1] for path in sources if path.count("/") > 1 and path.startswith("explainers/")} - {"kit", "course"}
+    folders = {path.split("/")[1] for path in sources if path.count("/") > 1 and path.startswith("explainers/")}
+    lessons = folders - {"kit", "course"}
     for lesson in sorted(lessons):
         for room in ROOMS:
             if f"explainers/{lesson}/{room}.py" not in sources:

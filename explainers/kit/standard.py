@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -88,7 +89,7 @@ class Standard:
         with middle:
             self._draw("numbers", self._numbers)
             for section in self.sections:
-                self._draw(section.key, lambda section=section: self._section(section))
+                self._draw(section.key, partial(self._section, section))
         with lower:
             self._draw("questions", self._questions)
             st.header("Against the record", anchor=False)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from sim import record
-from sim.cli import options, run
+from sim.cli import capacity, options, run
 from sim.cli.progress import Progress
 
 _EXAMPLES = """\
@@ -17,6 +17,7 @@ examples:
   python -m sim run --trace assets/azure_conv_2023_sample.csv --length 60
   python -m sim run --requests 1000 --rate 2 --policy static:slots=8,continuous:slots=8,continuous:slots=32:budget=2048
   python -m sim run --requests 1000 --rate 8 --policy vllm,vllm-v0:swap=25,orca,sarathi-serve --blocks 2000 --slots 128
+  python -m sim capacity --slo-tbt 0.1 --model Mistral-7B
   python -m sim record --json
 """
 _CODES = "exit codes: 0 done, 1 the input cannot be read or served, 2 usage, 130 interrupted"
@@ -48,6 +49,16 @@ def _run(asked: argparse.Namespace) -> int:
     return 0
 
 
+def _capacity(asked: argparse.Namespace) -> int:
+    with Progress(asked.progress) as progress:
+        found = capacity.find(asked, progress)
+    if asked.csv:
+        print(capacity.to_csv(found), end="")
+    else:
+        print(json.dumps(capacity.to_json(asked, found), indent=1, allow_nan=False) if asked.json else capacity.table(found))
+    return 0
+
+
 def _record(asked: argparse.Namespace) -> int:
     with Progress(asked.progress) as progress:
         try:
@@ -75,6 +86,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--tpot-limit", type=limit, metavar="S", help="the same for the mean time per output token")
     _add_output(one, "{version, trace, seed, service, runs: [{policy, metrics, ledger}]}; times in s")
     one.set_defaults(work=_run, parser=one)
+
+    three = commands.add_parser("capacity", formatter_class=plain, epilog=f"{options.POLICY_HELP}\n{_CODES}",
+                                usage="python -m sim capacity --slo-tbt S [OPTION …]",
+                                help="the largest rate at which each policy keeps its limits",
+                                description="Find the largest Poisson rate at which both limits hold, by Sarathi-Serve's rule.")
+    capacity.add_to(three)
+    _add_output(three, "{limits, requests, seed, model, gpu, tp, policies: [{policy, capacity, points}]}; times in s")
+    three.add_argument("--csv", action="store_true", help="print a CSV line for each rate that was tried")
+    three.set_defaults(work=_capacity, parser=three)
 
     two = commands.add_parser("record", help="published and measured figures beside ours",
                               description="Compute what was published or measured elsewhere, and say whether ours agrees.")

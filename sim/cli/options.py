@@ -11,7 +11,7 @@ from typing import Any, get_args
 from sim.hardware import GPUS, MODELS, TENSOR_PARALLEL
 from sim.policy import Memory, Order, Policy, Prompts, continuous, faster_transformer, orca, sarathi_serve, static, vllm, vllm_v0
 from sim.readers import READERS
-from sim.service import Service
+from sim.service import Service, service
 from sim.trace import MAX_TOKENS, MAX_US
 from sim.workloads import MAX_REQUESTS
 
@@ -180,6 +180,21 @@ def policies(text: str, shared: Settings) -> list[Plan]:
     return [_plan(name, shared) for name in names]
 
 
+def asked_plans(asked: argparse.Namespace) -> list[Plan]:
+    """The same from parsed arguments."""
+    keys = ("slots", "budget", "prompts", "fill_timeout", "blocks", "block_size", "longest", "seed")
+    return policies(asked.policy, {key.replace("_", "-"): vars(asked)[key] for key in keys})
+
+
+def asked_server(asked: argparse.Namespace) -> Service:
+    """The server of parsed arguments. UsageError where the weights do not fit."""
+    try:
+        return service(asked.model, asked.gpu, asked.tp, overhead_us=asked.overhead_us,
+                       overhead_per_request_us=asked.overhead_per_request_us, tiles=asked.tiles)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def _plan(spec: str, shared: Settings) -> Plan:
     kind, *settings = spec.split(":")
     if kind not in _POLICIES:
@@ -232,6 +247,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=whole(0, 2**63 - 1), default=0, metavar="S",
         help="another seed draws other requests (default: %(default)s); plays no part with --trace")
 
+    add_server(parser)
+    add_policies(parser, "static,continuous")
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that say what serves: model, GPU, overheads."""
     add = parser.add_argument_group("server").add_argument
     add("--model", type=choice("model", tuple(MODELS)), default="Llama-3-8B", metavar="NAME",
         help=f"{', '.join(MODELS)} (default: %(default)s)")
@@ -244,8 +265,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="engine time per request in the step, µs (default: 0)")
     add("--tiles", action="store_true", help="matrix products work in tiles of tokens; without it, the smooth formula")
 
+
+def add_policies(parser: argparse.ArgumentParser, default: str) -> None:
+    """Declare --policy and the settings that policies share."""
     add = parser.add_argument_group("policies").add_argument
-    add("--policy", default="static,continuous", metavar="LIST",
+    add("--policy", default=default, metavar="LIST",
         help=f"{', '.join(_POLICIES)}: one or several, with commas between; each may carry settings of its own, as in "
              "vllm:slots=8:budget=2048 (default: %(default)s)")
     add("--slots", type=_SLOTS, default=32, metavar="N",

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from sim import workloads
-from sim.cli import text
-from sim.cli.options import GENERATED, UsageError, policies
+from sim.cli import options, text
+from sim.cli.options import GENERATED, UsageError
 from sim.engine import Engine
 from sim.metrics import Ledger, goodput, idle_step_share, ledger, summary
 from sim.policy import Policy
 from sim.readers import READERS, ReaderError
 from sim.run import REFUSED, UNFINISHED, Run
-from sim.service import Service, service
+from sim.service import Service
 from sim.trace import Trace, TraceError
 
 Say = Callable[[str], None]
@@ -92,13 +92,7 @@ class Comparison:
 
 def compare(asked: argparse.Namespace, say: Say) -> Comparison:
     """Do what was asked. UsageError for options that do not go together, BadInputError for the rest."""
-    keys = ("slots", "budget", "prompts", "fill_timeout", "blocks", "block_size", "longest", "seed")
-    plans = policies(asked.policy, {key.replace("_", "-"): vars(asked)[key] for key in keys})
-    try:
-        server = service(asked.model, asked.gpu, asked.tp, overhead_us=asked.overhead_us,
-                         overhead_per_request_us=asked.overhead_per_request_us, tiles=asked.tiles)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    plans, server = options.asked_plans(asked), options.asked_server(asked)
     limits = None
     if asked.ttft_limit is not None or asked.tpot_limit is not None:
         limits = tuple(math.inf if limit is None else limit for limit in (asked.ttft_limit, asked.tpot_limit))

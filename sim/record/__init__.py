@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sim.record import orca, paged_attention, shortest_first, step_times
+from sim.record import orca, paged_attention, sarathi, shortest_first, step_times
 from sim.record.claim import Claim
 
 __all__ = ["CLAIMS", "Claim", "compute", "named", "table", "to_json"]
 
 # name -> function that computes the claim; a few may share a simulation, which is kept.
-CLAIMS: dict[str, Callable[[], Claim]] = {**step_times.CLAIMS, **orca.CLAIMS, **paged_attention.CLAIMS, **shortest_first.CLAIMS}
+_ROOMS = (step_times, orca, paged_attention, sarathi, shortest_first)
+CLAIMS: dict[str, Callable[[], Claim]] = {name: one for room in _ROOMS for name, one in room.CLAIMS.items()}
+
 
 
 def compute(names: Iterable[str] | None = None, progress: Callable[[int, int, str], None] | None = None) -> list[Claim]:

@@ -25,7 +25,6 @@ from tests.browser.parts import (
     saved,
     shapes,
     sideways,
-    slider,
     tabbed,
     whole,
 )
