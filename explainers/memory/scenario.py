@@ -15,6 +15,7 @@ from explainers.kit.knobs import Knob, Preset, Value, defaults
 from sim import workloads
 from sim.engine import Engine, simulate
 from sim.hardware import GPUS
+from sim.kv.fifo import is_queue
 from sim.kv.holdings import Holdings, holdings
 from sim.kv.occupancy import Occupancy, occupancy, saturated
 from sim.metrics import e2e, summary
@@ -172,8 +173,14 @@ class Result:
 
     @cached_property
     def _holdings(self) -> dict[str, Holdings]:
-        again = {key: run if self.scenario.recorded else _run(self.scenario, run.policy) for key, run in self.runs.items()}
-        return {key: holdings(run, at=self.instants[key]) for key, run in again.items()}
+        scene = self.scenario
+        again = {key: _run(scene, run.policy) for key, run in self.runs.items() if not scene.recorded and _played(run.policy)}
+        return {key: holdings(again.get(key, run), at=self.instants[key]) for key, run in self.runs.items()}
+
+    @cached_property
+    def means(self) -> dict[str, dict[str, float]]:
+        """Each part's mean share of the pool over `window`; by policy and part, adding up to 1."""
+        return {key: there.shares(*window(self, key)) for key, there in self.occupancies.items()}
 
     @cached_property
     def summaries(self) -> dict[str, dict[str, float]]:
@@ -400,8 +407,7 @@ def fullest_us(occupancies: Mapping[str, Occupancy]) -> float:
 
 def _run(scene: Scenario, policy: Policy) -> Run:
     """One run, with the grants where they say who holds what. Of what is recorded every step is a row, to be compared."""
-    granted = scene.recorded is not None or (policy.memory is not None and policy.memory.reserve == "nothing")
-    engine = Engine(scene.service, policy, record_grants=granted, most_rows=MOST_ROWS,
+    engine = Engine(scene.service, policy, record_grants=scene.recorded is not None or _played(policy), most_rows=MOST_ROWS,
                     **({"longest_stretch": 1} if scene.recorded else {}))
     engine.submit(scene.trace)
     engine.advance(math.inf)
@@ -410,6 +416,11 @@ def _run(scene: Scenario, policy: Policy) -> Run:
         raise ValueError(f"With {policy.name} this takes more than {MOST_ROWS:,} steps: a memory in which nearly every step "
                          "preempts somebody, or a file too long for a picture. Take more memory, or a shorter file.")
     return run
+
+
+def _played(policy: Policy) -> bool:
+    """Whether who holds what must be played again from the grants."""
+    return policy.memory is not None and policy.memory.reserve == "nothing" and not is_queue(policy)
 
 
 def window(result: Result, key: str) -> tuple[float, float]:
@@ -426,7 +437,7 @@ def _window(run: Run, full: tuple[float, float]) -> tuple[float, float]:
 
 def mean_shares(result: Result, key: str) -> dict[str, float]:
     """Each part's mean share of the pool over `window`; by part, adding up to 1."""
-    return result.occupancies[key].shares(*window(result, key))
+    return result.means[key]
 
 
 def filled_share(shares: Mapping[str, float]) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.kv import fifo
 from sim.kv.content import Chains
 from sim.kv.reserve import blocks_needed, piece
 from sim.kv.stays import Stays, limited, stays_of
@@ -54,7 +55,8 @@ class Holdings:
 
 
 def holdings(run: Run, until_us: float = math.inf, at: Instants | None = None) -> Holdings:
-    """Who held which blocks. ValueError if memory has no limit, or is paged and the run was made without record_grants.
+    """Who held which blocks. ValueError if memory has no limit, or the run must be played again (not contiguous, and not
+    sim.kv.fifo.is_queue) and was made without record_grants.
 
     until_us  after the step that runs then nothing is looked at: who holds blocks at that moment has them for ever
     at        the instants of the run, if they have been counted
@@ -65,9 +67,12 @@ def holdings(run: Run, until_us: float = math.inf, at: Instants | None = None) -
     remember a prefix, the others to its front. Without one all free blocks are alike, so no decision depends on the order.
     """
     memory, at = limited(run), at or instants(run)
-    if memory.reserve == "nothing" and run.grants is None:
+    queue = fifo.is_queue(run.policy)
+    if memory.reserve == "nothing" and not queue and run.grants is None:
         raise ValueError("which blocks a request held follows from who was granted what: simulate with record_grants=True")
     stays = stays_of(run, at)
+    if queue:
+        return Holdings(*fifo.taken(run, stays, at.clock.start, until_us))
     if run.address is None:
         return _Replay(run, stays, at.clock.start).played(until_us)
     needs = blocks_needed(run.trace, run.policy)[stays.request]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from sim.engine import simulate
+from sim.kv import fifo
 from sim.kv.holdings import Holdings, holdings
 from sim.kv.occupancy import occupancy, tokens_at
 from sim.policy import Policy, continuous, orca, orca_in_one_piece
@@ -117,7 +120,8 @@ def test_what_cannot_be_told_is_refused() -> None:
     with pytest.raises(ValueError, match="memory without limit"):
         holdings(simulate(FOUR, SECOND, continuous(4)))
     with pytest.raises(ValueError, match="record_grants"):
-        holdings(simulate(FOUR, SECOND, paged(7)))
+        holdings(simulate(FOUR, SECOND, replace(paged(7), order="shortest")))
+    assert len(holdings(simulate(FOUR, SECOND, paged(7)))) == 7  # in turn: it follows from the rest
     assert len(holdings(simulate(FOUR, SECOND, orca_in_one_piece(9, 29, 8, "output")))) == 4  # reserved: it follows anyway
 
 
@@ -196,3 +200,17 @@ def test_every_block_table_is_that_of_the_rules_taken_word_by_word(case: tuple[T
         assert len(steps) == len(theirs.tables)
     for t, table in zip(steps, theirs.tables, strict=False):
         assert tables(held.at(t)) == table, t
+
+
+@given(worlds() | vllm_cases().map(lambda case: (*case, {})), st.floats(0, 1.2))
+def test_a_free_list_that_is_a_queue_need_not_be_played(
+    world: tuple[Trace, StepTime, Policy, dict[int, float]], at: float,
+) -> None:
+    run = served(*world)
+    assume(fifo.is_queue(run.policy))
+    for until in (np.inf, at * float(run.steps.end_us[-1]) if len(run.steps.count) else 0.0):
+        told = holdings(run, until)
+        with patch.object(fifo, "is_queue", lambda _: False):
+            played = holdings(run, until)
+        for column in fields(Holdings):
+            assert np.array_equal(getattr(told, column.name), getattr(played, column.name)), column.name
