@@ -1,31 +1,31 @@
-"""Stepwise in the browser: the menu over the lessons, and nothing else."""
+"""Stepwise in the browser: the menu over the path and its lessons, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
+# A process that computes for the pages imports this file under another name (multiprocessing, spawn): it draws nothing, and
+# need not wait for what draws.
+if __name__ == "__main__":
+    from importlib import import_module
+    from pathlib import Path
 
-import streamlit as st
+    import streamlit as st
 
-from explainers import PATH
-from explainers.course import hub
-from explainers.kit import session
+    from explainers import PATH
+    from explainers.course import hub
+    from explainers.kit import session
 
-ASSETS = Path(__file__).parent / "assets"
-# An entry of our own also keeps the menu, and in it the choice of theme, which toolbarMode "minimal" hides.
-ABOUT = "**Stepwise**: a course on how LLM servers schedule requests. Its pictures are drawn from a simulation you can change."
+    ASSETS = Path(__file__).parent / "assets"
+    # An entry of our own also keeps the menu, and in it the choice of theme, which toolbarMode "minimal" hides.
+    ABOUT = "**Stepwise**: a course on how LLM servers schedule requests. Its pictures are drawn from a simulation you can change."
 
+    def show(key):
+        """The lesson's page, imported when it is first opened."""
+        return lambda: import_module(f"explainers.{key}.page").page()
 
-def show(key: str) -> Callable[[], None]:
-    """The lesson's page, imported when it is first opened."""
-    return lambda: import_module(f"explainers.{key}.page").page()
-
-
-st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide", menu_items={"About": ABOUT})
-st.html(ASSETS / "style.css")
-# The root address shows the path; each lesson has an address of its own, which links carry.
-lessons = {entry.key: st.Page(show(entry.key), title=entry.title, url_path=entry.key) for entry in PATH}
-st.session_state[session.PAGES] = lessons
-home = st.Page(lambda: hub.page(lessons), title="The path", url_path="home", default=True)
-st.navigation([home, *lessons.values()], position="top").run()
+    st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide", menu_items={"About": ABOUT})
+    st.html(ASSETS / "style.css")
+    # The root address shows the path; each lesson has an address of its own, which links carry.
+    lessons = {entry.key: st.Page(show(entry.key), title=entry.title, url_path=entry.key) for entry in PATH}
+    st.session_state[session.PAGES] = lessons
+    home = st.Page(lambda: hub.page(lessons), title="The path", url_path="home", default=True)
+    st.navigation([home, *lessons.values()], position="top").run()

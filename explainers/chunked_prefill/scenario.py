@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from explainers.kit.knobs import Knob, Preset, Value, defaults
-from sim import workloads
+from sim import capacity, workloads
 from sim.engine import simulate
 from sim.hardware import GPUS, MODELS, TENSOR_PARALLEL
 from sim.metrics import ttft
-from sim.policy import Memory, Policy
+from sim.policy import Memory, Policy, orca, sarathi_serve, vllm_v0
 from sim.record import step_times
 from sim.run import Run
 from sim.service import Service, attention_units, service, step_us
@@ -509,6 +509,48 @@ def roofline(values: Values) -> Roofline:
         step_us(server, few, few * _POINTS_CONTEXT, requests=few) / 1000,
         float(server.base_us(0)) / 1000, (server.fixed_us + tokens * _each_us(server)) / 1000, points, _POINTS_CONTEXT,
         server.ridge_tokens, server.ridge_tokens_theory, budget, float(half) / 1000, source)
+
+
+LIMITS_MS = (50, 100, 200, 500, 1000)
+"""P99 TBT limits to choose from; Sarathi-Serve has 100 and 500 ms for Mistral-7B, 200 and 1,000 ms for Yi-34B."""
+CHATS, BATCH, ORCA_BATCH = 2048, 128, 16
+"""Requests at each rate, and the largest batches: as Sarathi-Serve's artifact has them."""
+
+
+def load(values: Values | tuple[tuple[str, Value], ...], key: str, slo_tbt_ms: float) -> tuple[Load, float]:
+    """How much chat load one policy bears, and how many requests a second that simulated. Runs for a breath or two.
+
+    "alone" is vLLM v0, "whole" Orca with its reservations, "chunks" Sarathi-Serve under the budget. ValueError where
+    nothing fits beside the weights.
+    """
+    v = filled(dict(values))
+    server = _service(v)
+    blocks = server.blocks(BLOCK)
+    policy = {
+        "alone": lambda: vllm_v0(BATCH, capacity.LONGEST, blocks, BLOCK),
+        "whole": lambda: orca(ORCA_BATCH, blocks, capacity.LONGEST, BLOCK),
+        "chunks": lambda: replace(sarathi_serve(BATCH, int(v["budget"]), blocks, BLOCK), chunk_cap=int(v["cap"])),
+    }[key]()
+    rule, chats = capacity.Rule(slo_tbt_ms / 1000), capacity.chat(CHATS, int(v["seed"]))
+    found = capacity.search(chats, server, policy, rule)
+    points = list(found.points)
+    for share in (0.25, 0.5, 0.75, 1.15):  # so that the curve is one
+        rate = share * max(found.rate, points[0].rate)
+        points.append(capacity.try_rate(chats(rate), rate, server, policy, rule))
+    points = sorted((p for p in points if p.rate <= 1.6 * max(found.rate, points[0].rate)), key=lambda p: p.rate)
+    names = ("rate", "tbt_p99_s", "delay_p50_s", "holds")
+    rates, tbt, delay, holds = (np.array([getattr(p, name) for p in points]) for name in names)
+    return Load(rates, 1000 * tbt, delay, holds.astype(bool), found.rate), found.per_second
+
+
+def curve(values: Values, loads: dict[str, Load], slo_tbt_ms: float) -> Curve:
+    """The loads as one picture."""
+    v = filled(values)
+    gpus = f"{int(v['tp'])} × {v['gpu']}" if int(v["tp"]) > 1 else f"one {v['gpu']}"
+    what = (f"{CHATS:,} requests of Sarathi-Serve's chat lengths at each rate, {v['model']} on {gpus}; vLLM v0 (alone) and "
+            f"chunks with "
+            f"at most {BATCH} requests at once, Orca (whole) with {ORCA_BATCH}, reserving {capacity.LONGEST:,} tokens each.")
+    return Curve(loads, slo_tbt_ms, 2.0, what)
 
 
 def _each_us(server: Service) -> float:

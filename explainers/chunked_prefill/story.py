@@ -207,6 +207,28 @@ def roofline_words(roof: Roofline) -> str:
             f"{roof.budget / roof.ridge:.1f} times the ridge.")
 
 
+CAPACITY = (
+    "One long prompt shows the gap; a stream of them shows what the gap costs. Sarathi-Serve's rule: the largest rate of "
+    "requests at "
+    "which the median wait for the first step stays within 2 s and 99 of 100 gaps stay within a limit. Who freezes the "
+    "streams must "
+    "be lightly loaded to keep a tight limit; chunks keep it at a higher rate."
+)
+
+
+def capacity_words(curve: scenario.Curve, speed: float) -> str:
+    """The capacities, and how many times the other policies' the chunks bear."""
+    at = {key: load.capacity for key, load in curve.loads.items()}
+    if not at["chunks"]:
+        return (f"With a step of the budget longer than the limit, chunks keep {curve.slo_tbt_ms:,.0f} ms at no rate: take "
+                f"a smaller "
+                f"budget. {speed:,.0f} requests were simulated a second.")
+    times = [f"{at['chunks'] / at[key]:.1f} times {name}'s" for key, name in (("alone", "vLLM v0"), ("whole", "Orca")) if at[key]]
+    over = f", {' and '.join(times)}" if times else ""
+    return (f"Within {curve.slo_tbt_ms:,.0f} ms, chunks bear **{at['chunks']:.2f} requests/s**{over}. {curve.what} "
+            f"{speed:,.0f} requests were simulated a second.")
+
+
 # --- the questions ----------------------------------------------------------------------------------------------------
 
 
