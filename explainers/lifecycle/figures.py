@@ -14,8 +14,8 @@ from sim.lifecycle import life
 from sim.metrics import e2e, makespan, output_throughput, queue_wait, slot_segments, token_times, tpot, ttft
 from sim.run import Run
 
-STAGE_HEIGHT, COMPANY_HEIGHT, LEAVING_HEIGHT, HANDOFF_HEIGHT = 352, 300, 380, 230
-LAUNCH_HEIGHT, CROWD_HEIGHT, ORDER_HEIGHT, SWEEP_HEIGHT, BAND_HEIGHT = 236, 250, 210, 300, 120
+STAGE_HEIGHT, COMPANY_HEIGHT, LEAVING_HEIGHT, HANDOFF_HEIGHT = 366, 300, 380, 230
+LAUNCH_HEIGHT, CROWD_HEIGHT, ORDER_HEIGHT, SWEEP_HEIGHT, BAND_HEIGHT = 236, 250, 210, 320, 120
 NARROW = 330
 """Pixels of a time axis on a screen of 375 px."""
 CHAR = 6.4
@@ -130,7 +130,11 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
                     yaxis2=_pixels(height) | {"overlaying": "y"})
     figure["layout"]["xaxis"] |= {"showgrid": False, "position": 1 - 242 / height, "showline": True, "linecolor": look.muted,
                                   "anchor": "free"}
-    figure["layout"]["xaxis"]["title"] = {"text": "time, ms", "standoff": 2}
+    del figure["layout"]["xaxis"]["title"]
+    under = {"xref": "paper", "yref": "y", "yanchor": "middle", "font": {"size": 12, "color": look.muted}}
+    figure["layout"]["annotations"] += [
+        g.note("  ".join(g.key(("waiting", "prefill", "decode"), dark)), 0, 278, dark, **under),
+        g.note("time, ms", 1, 278, dark, xanchor="right", **under)]
     return Pic(figure, alt_stage(result), lambda: table_stage(result), STAGE_HEIGHT)
 
 
@@ -617,8 +621,9 @@ def table_order(result: Result) -> pd.DataFrame:
 
 def sweep(curve: Sweep, *, dark: bool) -> Pic:
     """Our request's E2E and the server's tokens per second over the number of others, with "you are here"."""
-    rows = [Row("E2E of our request, s", "~g", {"in company": curve.e2e, "alone": np.full(len(curve.x), curve.alone)}),
-            Row("server, tokens/s", "~g", {"in company": curve.tokens_per_s})]
+    same = np.ones(len(curve.x))
+    rows = [Row("E2E of our request, s", "~g", {"alone": curve.e2e[0] * same, "in company": curve.e2e}),
+            Row("server, tokens/s", "~g", {"alone": curve.tokens_per_s[0] * same, "in company": curve.tokens_per_s})]
     figure = g.strip(curve.x, rows, curve.x_here, x_title="other requests", dark=dark, height=SWEEP_HEIGHT)
     return Pic(figure, alt_sweep(curve), lambda: table_sweep(curve), SWEEP_HEIGHT)
 

@@ -206,14 +206,13 @@ class Transfer:
 class Sweep:
     """Over the number of others, else as on the screen: our request's E2E, s, and the server's output tokens per second.
 
-    x_here  the knob's value on the screen;  alone  the E2E without company, s
+    x  from 0, nobody else;  x_here  the knob's value on the screen
     """
 
     x: Floats
     x_here: float
     e2e: Floats
     tokens_per_s: Floats
-    alone: float
 
 
 @dataclass(frozen=True)
@@ -381,7 +380,7 @@ def sweep(values: Values, uploaded: None = None, over: str = "others") -> Sweep:
     here = int(filled(values)["others"])
     xs = sorted({*OTHERS, here})
     took, rate = zip(*(_in_company({**values, "others": x}) for x in xs), strict=True)
-    return Sweep(np.array(xs, float), float(here), np.array(took), np.array(rate), took[0])
+    return Sweep(np.array(xs, float), float(here), np.array(took), np.array(rate))
 
 
 def band(values: Values) -> Band:
