@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
     ASSETS = Path(__file__).parent / "assets"
     # An entry of our own also keeps the menu, and in it the choice of theme, which toolbarMode "minimal" hides.
-    ABOUT = "**Stepwise**: a course on how LLM servers schedule requests. Its pictures are drawn from a simulation you can change."
+    ABOUT = "**Stepwise**: a course on how LLM servers schedule requests. Its pictures are a simulation that you can change."
 
     def show(key):
         """The lesson's page, imported when it is first opened."""

@@ -38,7 +38,7 @@ WORDS: tuple[tuple[str, str], ...] = (
 """(term, one plain sentence of fewer than 20 words)."""
 PREDICTION = Prediction("How long do the streams freeze when the prompt is read first and alone?", "ms", 0, 100_000)
 CLAIMS: tuple[str, ...] = ("chunk-*", "sarathi-*", "step-time-a100-hybrid-*", "step-time-h100-hybrid-*")
-FIRST_CLAIMS = ("chunk-*-512", "sarathi-*-strict*", "sarathi-*-relaxed*")
+FIRST_CLAIMS = ("chunk-*-512", "sarathi-*-over-vllm", "sarathi-ablation-*")
 RARELY_SAID = (
     "**The corner is round.** Below the ridge a step is said to be bound by the weights, above it by computing. In truth "
     "the time "
@@ -223,7 +223,7 @@ def capacity_words(curve: scenario.Curve, speed: float) -> str:
         return (f"With a step of the budget longer than the limit, chunks keep {curve.slo_tbt_ms:,.0f} ms at no rate: take "
                 f"a smaller "
                 f"budget. {speed:,.0f} requests were simulated a second.")
-    times = [f"{at['chunks'] / at[key]:.1f} times {name}'s" for key, name in (("alone", "vLLM v0"), ("whole", "Orca")) if at[key]]
+    times = [f"{at['chunks'] / at[key]:.1f} times {name}'s" for key, name in (("alone", "vLLM v0"), ("whole", "Orca")) if at.get(key)]
     over = f", {' and '.join(times)}" if times else ""
     return (f"Within {curve.slo_tbt_ms:,.0f} ms, chunks bear **{at['chunks']:.2f} requests/s**{over}. {curve.what} "
             f"{speed:,.0f} requests were simulated a second.")

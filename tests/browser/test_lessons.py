@@ -54,6 +54,7 @@ class Case:
 CASES = (
     Case("preemption", 4, "memory", "2048"),
     Case("chunked_prefill", 4, "budget", "512"),
+    Case("lifecycle", 9, "tokens", "101"),
 )
 BELOW = 2  # the sweep and the band wait for the prediction
 
@@ -187,3 +188,15 @@ def test_reset_returns_to_the_default(case: Case, server: str, page: Page) -> No
     page.get_by_role("button", name="Reset the lesson").click()
     expect(headline(page)).to_have_text(case.story.headline(case.result({}), False))
     page.wait_for_url(lambda url: "seed=77" not in url)
+
+
+def test_a_capacity_is_searched_while_the_sliders_go_on_and_kept_for_the_next_visitor(
+    server: str, open_context: Callable[..., BrowserContext]
+) -> None:
+    chunked = next(c for c in CASES if c.key == "chunked_prefill")
+    one = opened(open_context().new_page(), server, chunked, **ANSWERED)
+    one.get_by_role("button", name="Find the capacity").click()
+    pressed(one, "budget")  # a slider of another value asks anew, and is answered at once
+    expect(box(one, "capacity").locator(".js-plotly-plot .main-svg:first-child")).to_be_visible(timeout=60_000)
+    expect(box(one, "found")).to_contain_text("requests/s")
+    assert "cap" in query(one)
