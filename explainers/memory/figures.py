@@ -212,9 +212,9 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
         data += _strip(space, axes, selected, dark)
         sheet[f"yaxis{i + 3}"] = _address_axis(space, (low, high))
         notes.append(g.note(_title(result, key, answer), 0, high, dark, yshift=2, xshift=-LEFT_PX + 4, font={"size": 12}))
-        tag, frame = _outlined(space, axes, dark)
+        tag, frames = _outlined(space, axes, dark)
         notes += tag
-        shapes.append(frame)
+        shapes += frames
     for i, key in enumerate(result.runs):
         low, high = places[len(there) + i]
         axis = f"y{i + 1}" if i else "y"
@@ -331,7 +331,7 @@ def _labels(space: Cells, axes: tuple[str, str], dark: bool) -> dict[str, Any]:
     outlined = largest_waste(space)
     kinds = [(space.part == k, g.ROLES[PARTS[k]].label) for k in range(RESERVED, len(PARTS))]
     for there, label in [*kinds, (space.holders > 1, "shared")]:
-        mine = np.flatnonzero(there & (np.arange(len(space.part)) != outlined))
+        mine = np.setdiff1d(np.flatnonzero(there), outlined)
         mine = mine[space.length[mine] / space.row * NARROW >= 6 * len(label) + 6]
         if len(mine):
             i = int(mine[np.argmax(space.length[mine])])
@@ -349,30 +349,33 @@ def _address_axis(space: Cells, domain: tuple[float, float]) -> dict[str, Any]:
             "tickvals": shown, "ticktext": [f"{k * space.row:,}" for k in shown], "tickfont": {"size": 10}}
 
 
-def largest_waste(space: Cells) -> int:
-    """The longest piece that is wasted, inside a reservation or out of reach, the first of equal ones; −1: none."""
-    waste = np.flatnonzero(np.isin(space.part, WASTE))
-    return int(waste[np.argmax(space.length[waste])]) if len(waste) else -1
+def largest_waste(space: Cells) -> Ints:
+    """The pieces of the largest waste, inside one reservation or out of reach, row by row; the first of equal ones."""
+    joined = (np.diff(space.part) == 0) & (np.diff(space.request) == 0)
+    joined &= (space.request[1:] >= 0) | (space.part[1:] == EXTERNAL)  # else it is of several requests, taken together
+    group = np.concatenate(([0], np.cumsum(~joined)))
+    size = np.bincount(group, space.length * np.isin(space.part, WASTE))
+    return np.flatnonzero(group == np.argmax(size)) if size.any() else np.empty(0, np.int64)
 
 
-def _outlined(space: Cells, axes: tuple[str, str], dark: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A frame round the largest wasted piece, with its size on a tag; hidden where it is too small to be seen."""
-    look, piece = g.theme(dark), largest_waste(space)
-    seen = piece >= 0 and space.length[piece] / space.row * NARROW >= 3
-    frame = {"name": "largest", "type": "rect", "xref": axes[0], "yref": axes[1], "layer": "above", "visible": bool(seen),
-             "line": {"color": look.ink, "width": 2.5}, "x0": 0, "x1": 0, "y0": 0, "y1": 0}
-    if not seen:
-        return [], frame
-    start, n, row = int(space.start[piece] % space.row), int(space.length[piece]), int(space.start[piece] // space.row)
-    frame |= {"x0": start, "x1": start + n, "y0": row - 0.46, "y1": row + 0.46}
-    words = f"<b>{n:,}</b> {g.ROLES[PARTS[space.part[piece]]].label}"
-    inside = n / space.row * NARROW >= 6 * len(words) - 30
-    text = words if inside else f"<b>{n:,}</b>"
+def _outlined(space: Cells, axes: tuple[str, str], dark: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A frame round each piece of the largest waste, its size on the longest; one that is hidden where it is too small."""
+    look, pieces = g.theme(dark), largest_waste(space)
+    frame = {"name": "largest", "type": "rect", "xref": axes[0], "yref": axes[1], "layer": "above", "visible": True,
+             "line": {"color": look.ink, "width": 2.5}}
+    at = [(int(space.start[i] % space.row), int(space.length[i]), int(space.start[i] // space.row)) for i in pieces.tolist()]
+    start, n, row = max(at, key=lambda piece: piece[1], default=(0, 0, 0))
+    if n / space.row * NARROW < 3:
+        return [], [frame | {"visible": False, "x0": 0, "x1": 0, "y0": 0, "y1": 0}]
+    frames = [frame | {"x0": x, "x1": x + long, "y0": y - 0.46, "y1": y + 0.46} for x, long, y in at]
+    size = f"<b>{space.length[pieces].sum():,}</b>"
+    words = f"{size} {g.ROLES[PARTS[space.part[pieces[0]]]].label}"
+    text = words if n / space.row * NARROW >= 6 * len(words) - 30 else size
     right = start + n > space.row / 2
     tag = g.note(text, start + n if right else start, row, dark, xref=axes[0], yref=axes[1],
                  xanchor="right" if right else "left", yanchor="middle", bgcolor=look.ink, borderpad=0,
                  font={"size": 10.5, "color": look.paper})
-    return [tag], frame
+    return [tag], frames
 
 
 def binned(there: Occupancy, edges_us: Floats) -> dict[str, Floats]:

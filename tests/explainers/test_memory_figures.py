@@ -167,12 +167,12 @@ def test_the_largest_waste_is_framed_with_its_size() -> None:
     pic = f.stage(by_hand(), dark=False, cursor_ms=0.0)
     space = f.cells(by_hand(), "reserved", 0.0)
     assert (space.row, space.rows) == (4, 8)
-    # Rows of 4 slots: of the 10 that are never filled two rows are whole, the first of them the third row.
-    reserved, paged = shape(pic, "largest")
-    assert (reserved["x0"], reserved["x1"]) == (0, 4)
-    assert (reserved["y0"] + reserved["y1"]) / 2 == 2
+    # Rows of 4 slots. The first request reserves slots 0 to 15 and ends with 6 tokens: the 10 after them are never filled, two in
+    # the second row, then two whole rows.
+    *reserved, paged = shape(pic, "largest")
+    assert [(frame["x0"], frame["x1"], (frame["y0"] + frame["y1"]) / 2) for frame in reserved] == [(2, 4, 1), (0, 4, 2), (0, 4, 3)]
     assert paged["visible"] is False
-    assert any(text.startswith("<b>4</b>") for text in texts(pic))
+    assert any(text.startswith("<b>10</b>") for text in texts(pic))
 
 
 def test_the_selected_request_is_outlined_where_it_lies() -> None:
