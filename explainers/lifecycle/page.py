@@ -28,8 +28,9 @@ def _leaving(state: State, result: Any) -> None:
     st.subheader("Cancelled", anchor=False)
     kit.sentence(LESSON, story.leaving_words(result), "leaving-words")
     kit.chart(LESSON, "leaving", figures.leaving(result, dark=kit.dark(), cursor_ms=state.cursor))
-    if flag := story.flag(result):
-        st.warning(flag)
+    with st.container(key=LESSON.box("flag")):  # there or not, what follows keeps its place
+        if flag := story.flag(result):
+            st.warning(flag)
     st.subheader("Handed off to another server", anchor=False)
     kit.sentence(LESSON, story.handoff_words(result), "handoff-words")
     kit.chart(LESSON, "handoff", figures.handoff(result, dark=kit.dark()))
