@@ -566,9 +566,9 @@ def curve(found: Curve, *, dark: bool) -> Pic:
     notes = [
         g.note(f"limit {found.slo_tbt_ms:,.0f} ms", 1, math.log10(found.slo_tbt_ms), dark, yref="y", xanchor="right", yshift=1,
                bgcolor=_clear(look.paper, 0.75), font={"size": 11, "color": look.loss}),
-        g.note(f'P99 TBT, ms<br><span style="color:{look.select}">◆</span> capacity, requests/s: {capacities}', 0, 1, dark,
-               xshift=-42, yshift=3, font=small),
-        *_tops(shown, widest, dark)]
+        g.note(f'P99 TBT, ms  (faint: a limit is broken)<br><span style="color:{look.select}">◆</span> capacity, requests/s: '
+               f"{capacities}", 0, 1, dark, xshift=-42, yshift=3, font=small),
+        *_tops(shown, widest, (CURVE_HEIGHT - 78) / math.log10(high / low), dark), *_queued(shown, found, dark)]
     ticks = [t for t in (3, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000) if low <= t <= high]
     sheet = g.layout(
         dark, CURVE_HEIGHT, margin={"l": 46, "r": 14, "t": 38, "b": 40}, annotations=notes,
@@ -587,7 +587,8 @@ def _load(short: str, k: int, load: Load, dark: bool) -> list[dict[str, Any]]:
     at = float(np.interp(load.capacity, load.rate, load.tbt_p99_ms))
     return [{"type": "scatter", "mode": "lines+markers", "name": short, "x": load.rate.tolist(),
              "y": np.round(load.tbt_p99_ms, 3).tolist(), "line": g.policy_line(k, dark) | {"width": 2},
-             "marker": g.policy_mark(k, dark, 7), "cliponaxis": False,
+             "marker": g.policy_mark(k, dark, 7) | {"opacity": [1.0 if held else 0.4 for held in load.holds.tolist()]},
+             "cliponaxis": False,
              "text": [f"median scheduling delay {g.duration(d)}" for d in load.delay_p50_s.tolist()],
              "hovertemplate": f"{short}, %{{x:.2f}} requests/s: P99 TBT %{{y:,.0f}} ms, %{{text}}<extra></extra>"},
             {"type": "scatter", "mode": "markers", "name": f"capacity, {short}", "x": [load.capacity] if some else [],
@@ -596,15 +597,33 @@ def _load(short: str, k: int, load: Load, dark: bool) -> list[dict[str, Any]]:
              "hovertemplate": f"capacity, {short}: %{{x:.2f}} requests/s<extra></extra>"}]
 
 
-def _tops(shown: dict[str, tuple[int, Load]], widest: float, dark: bool) -> list[dict[str, Any]]:
-    """Each policy's name over its highest point; where two would meet on a narrow screen, one is higher."""
-    words, before, up = [], -math.inf, 0
-    ends = {key: (float(load.rate[-1]), float(load.tbt_p99_ms[-1]), k) for key, (k, load) in shown.items()}
-    for key, (x, y, k) in sorted(ends.items(), key=lambda item: item[1][0]):
-        up = up + 13 if (x - before) / widest * NARROW < 44 else 0
-        words.append(g.note(SHORT[key], x, math.log10(y), dark, xref="x", yref="y", xanchor="center", yshift=6 + up,
+def _tops(shown: dict[str, tuple[int, Load]], widest: float, px: float, dark: bool) -> list[dict[str, Any]]:
+    """Each policy's name beside its last point, or over it where the picture ends; apart where two would meet. px: a decade's."""
+    words: list[dict[str, Any]] = []
+    before, above = -math.inf, -math.inf
+    ends = {key: (float(load.rate[-1]), math.log10(float(load.tbt_p99_ms[-1])), k) for key, (k, load) in shown.items()}
+    for key, (x, y, k) in sorted(ends.items(), key=lambda item: item[1][:2]):
+        beside = x < 0.8 * widest
+        place = px * y + (0 if beside else 12)
+        if (x - before) / widest * NARROW < 44:
+            place = max(place, above + 13)
+        words.append(g.note(SHORT[key], x, y, dark, xref="x", yref="y", xanchor="left" if beside else "center", yanchor="middle",
+                            xshift=9 if beside else 0, yshift=round(place - px * y),
                             font={"size": 12, "color": g.policy_line(k, dark)["color"]}))
-        before = x
+        before, above = x, place
+    return words
+
+
+def _queued(shown: dict[str, tuple[int, Load]], found: Curve, dark: bool) -> list[dict[str, Any]]:
+    """Where it is the queue that ends a policy's capacity, not the time between tokens: that, under its mark."""
+    words = []
+    for _, load in shown.values():
+        beyond = load.rate > load.capacity * (1 + 1e-9)
+        if load.capacity > 0 and beyond.any() and load.tbt_p99_ms[beyond][0] <= found.slo_tbt_ms:
+            at = math.log10(float(np.interp(load.capacity, load.rate, load.tbt_p99_ms)))
+            text = f"beyond: median<br>delay over {found.slo_delay_s:g} s"
+            words.append(g.note(text, load.capacity, at, dark, xref="x", yref="y", xanchor="center", yanchor="top", yshift=-9,
+                                align="center", font={"size": 11, "color": g.theme(dark).loss}))
     return words
 
 

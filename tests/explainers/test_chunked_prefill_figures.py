@@ -236,6 +236,25 @@ def test_the_curve_marks_limit_and_capacity() -> None:
     assert len(pic.table()) == 18
 
 
+def test_where_the_queue_ends_a_policy_s_capacity_the_curve_says_so() -> None:
+    """Its mark lies below the limit for the time between tokens, and nothing else in the picture says why."""
+    rate = np.array([1.0, 2.0, 3.0])
+    queued = s.Load(rate, np.array([45.0, 50.0, 55.0]), np.array([0.1, 1.0, 9.0]), np.array([True, True, False]), 2.0)
+    pic = f.curve(s.Curve({"alone": load(2.0), "chunks": queued}, 100.0, 2.0, ""), dark=False)
+    assert [a["x"] for a in pic.figure["layout"]["annotations"] if "delay over 2 s" in a["text"]] == [2.0]
+    assert traces(pic, "chunks")[0]["marker"]["opacity"] == [1.0, 1.0, 0.4]
+    assert not any("delay over" in text for text in texts(f.curve(LOADS, dark=False)))
+
+
+def test_the_names_of_two_lines_that_end_together_stand_apart() -> None:
+    """By hand: 100 and 102 ms are log10(1.02) = 0.0086 of a decade apart, 2 px of some 250; a line of text is 12 px."""
+    one, two = (s.Load(np.array([1.0, 2.0]), np.array([50.0, top]), np.zeros(2), np.array([True, False]), 1.0)
+                for top in (100.0, 102.0))
+    pic = f.curve(s.Curve({"alone": one, "whole": two, "chunks": load(6.0)}, 80.0, 2.0, ""), dark=False)
+    shift = {a["text"]: a["yshift"] for a in pic.figure["layout"]["annotations"] if a["text"] in ("alone", "whole")}
+    assert shift["whole"] - shift["alone"] >= 12 - 2
+
+
 def test_a_policy_that_bears_no_load_says_so() -> None:
     pic = f.curve(NO_LOADS, dark=False)
     assert "alone none at any rate tried" in pic.alt
