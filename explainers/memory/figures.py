@@ -810,11 +810,16 @@ def table_sharing(held: Shared) -> pd.DataFrame:
 
 
 def sweep(curve: Sweep, *, dark: bool) -> Pic:
-    """What block size or load do over their whole range, with "you are here"."""
+    """What block size or load do over their whole range, with "you are here" if what is on the screen is a point of it."""
     rows = [Row(what, form, {curve.names[key]: y for key, y in curves.items()}, top)
             for what, form, curves, top, _ in _swept(curve)]
     title = "block size, tokens" if curve.over == "block" else "arrival rate, requests/s"
-    figure = g.strip(curve.x, rows, curve.x_here, x_title=title, dark=dark, height=SWEEP_HEIGHT, log=True, note_below=curve.note)
+    figure = g.strip(curve.x, rows, curve.x_here, x_title=title, dark=dark, height=SWEEP_HEIGHT, log=True,
+                     note_below=curve.note or curve.fewer)
+    if not curve.here:
+        sheet = figure["layout"]
+        sheet["shapes"] = [shape for shape in sheet["shapes"] if shape.get("name") != "here"]
+        sheet["annotations"] = [note for note in sheet["annotations"] if note["text"] != "you are here"]
     return Pic(figure, alt_sweep(curve), lambda: table_sweep(curve), SWEEP_HEIGHT)
 
 

@@ -45,7 +45,8 @@ sim.hardware has it for the A40)."""
 MOST_ROWS = 60_000
 """Most rows of steps in a run: four hundred requests take some thousands, and memory that thrashes for ever is told so."""
 SEEDS, FEW_SEEDS, MANY = 20, 5, 100
-"""The band runs seeds 1 to SEEDS; with more than MANY requests 1 to FEW_SEEDS: more requests vary less, and take longer."""
+"""The band runs seeds 1 to SEEDS; with more than MANY requests 1 to FEW_SEEDS: more requests vary less, and take longer.
+The sweeps then run every second block size, and every third rate."""
 
 RECORDING_FILE = Path(__file__).resolve().parents[2] / "assets" / "vllm_kv_scarce.json.gz"
 """What the scheduler of vLLM 0.33.0 decided with 100 blocks for 24 requests."""
@@ -223,11 +224,12 @@ class Band:
 class Sweep:
     """What a knob does over its range, a value for each x; by policy, empty where the sweep is over the other knob.
 
-    over    "block" or "rate";  x_here  the knob's value on the screen
+    over    "block" or "rate";  x_here  the knob's value;  here  whether what is on the screen is a point of the range: not where
+            all come at once, or the second allocator has no blocks
     waste   over "block": share of the memory that is taken, or cannot be given out, without tokens in it (1 − `filled_share`)
     blocks  over "block": blocks of a request at its end, mean; of a reservation: one piece
     batch   over "rate": requests that hold memory, mean over the run;  e2e_p99  over "rate": s
-    note    what limits it; empty if nothing does
+    note    what limits it; empty if nothing does;  fewer  the same of the values that are run
     names   what each policy is called on the screen
     """
 
@@ -240,6 +242,8 @@ class Sweep:
     e2e_p99: dict[str, Floats]
     note: str
     names: dict[str, str]
+    here: bool = True
+    fewer: str = ""
 
 
 def filled(values: Values) -> dict[str, Value]:
@@ -494,17 +498,25 @@ def sweep(values: Values, uploaded: Recording | None = None, over: str = "block"
     return _over_blocks(v) if over == "block" else _over_rates(v)
 
 
+def _range(options: tuple[float, ...], every: int, v: Values, key: str) -> tuple[list[float], str]:
+    """The values of a knob that are run, its own among them, and what to say if they are not all."""
+    if int(v["requests"]) <= MANY:
+        return sorted({*options, float(v[key])}), ""
+    return sorted({*options[::every], float(v[key])}), f"Fewer points with more than {MANY} requests."
+
+
 def _over_blocks(v: dict[str, Value]) -> Sweep:
     scene = build(v)
     prompt, output = lengths(v)
     fixed = _waste(scene, "reserved")
-    waste = np.array([_waste(build({**v, "other": PAGED, "block": b}), "other") for b in BLOCKS])
-    blocks = np.array([np.ceil((prompt + output - 1) / b).mean() for b in BLOCKS])
+    xs, fewer = _range(BLOCKS, 2, v, "block")
+    waste = np.array([_waste(build({**v, "other": PAGED, "block": int(b)}), "other") for b in xs])
+    blocks = np.array([np.ceil((prompt + output - 1) / b).mean() for b in xs])
     note = "" if v["other"] == PAGED else f"The second allocator is {v['other']} now; this strip shows paged memory."
-    return Sweep("block", np.array(BLOCKS, float), float(v["block"]),
-                 {"reserved": np.full(len(BLOCKS), fixed), "other": waste},
-                 {"reserved": np.ones(len(BLOCKS)), "other": blocks},
-                 {}, {}, note, {"reserved": MAX, "other": PAGED})
+    return Sweep("block", np.array(xs, float), float(v["block"]),
+                 {"reserved": np.full(len(xs), fixed), "other": waste},
+                 {"reserved": np.ones(len(xs)), "other": blocks},
+                 {}, {}, note, {"reserved": MAX, "other": PAGED}, v["other"] == PAGED, fewer)
 
 
 def _waste(scene: Scenario, key: str) -> float:
@@ -514,8 +526,7 @@ def _waste(scene: Scenario, key: str) -> float:
 
 
 def _over_rates(v: dict[str, Value]) -> Sweep:
-    here = float(v["rate"])
-    xs = sorted({*RATES, here})
+    xs, fewer = _range(RATES, 3, v, "rate")
     batch: dict[str, list[float]] = {"reserved": [], "other": []}
     p99: dict[str, list[float]] = {"reserved": [], "other": []}
     for rate in xs:
@@ -525,9 +536,10 @@ def _over_rates(v: dict[str, Value]) -> Sweep:
             batch[key].append(occupancy(run).batch())
             p99[key].append(float(np.quantile(e2e(run), 0.99)))
     note = "" if v["arrivals"] == POISSON else "Here they come one by one (Poisson), not all at once."
-    return Sweep("rate", np.array(xs), here, {}, {}, {k: np.array(x) for k, x in batch.items()},
+    return Sweep("rate", np.array(xs), float(v["rate"]), {}, {}, {k: np.array(x) for k, x in batch.items()},
                  {k: np.array(x) for k, x in p99.items()}, note,
-                 {"reserved": MAX, "other": f"{MAX}, second" if v["other"] == MAX else str(v["other"])})
+                 {"reserved": MAX, "other": f"{MAX}, second" if v["other"] == MAX else str(v["other"])},
+                 v["arrivals"] == POISSON, fewer)
 
 
 def _frozen(run: Run) -> Run:

@@ -553,10 +553,10 @@ def sweep_words(curve: Sweep) -> str:
     at = int(np.flatnonzero(curve.x == curve.x_here)[0])
     if curve.over == "block":
         waste, blocks, name = curve.waste["other"], curve.blocks["other"], curve.names["other"]
-        held = percent(float(curve.waste["reserved"][0]))
+        held, here = percent(float(curve.waste["reserved"][0])), ", where you are," if curve.here else ""
         said = (f"From blocks of {curve.x[0]:g} to blocks of {curve.x[-1]:g} slots, the part of its memory that {name} keeps "
                 f"without tokens goes from {percent(float(waste[0]))} to {percent(float(waste[-1]))}, and a request's block "
-                f"table from {blocks[0]:,.0f} entries to {blocks[-1]:,.1f}. At {curve.x_here:g}, where you are, they are "
+                f"table from {blocks[0]:,.0f} entries to {blocks[-1]:,.1f}. At {curve.x_here:g}{here} they are "
                 f"{percent(float(waste[at]))} and {blocks[at]:,.1f}: large blocks stay partly empty, small ones cost "
                 f"bookkeeping. {curve.names['reserved']} keeps {held} without tokens, whatever the block.")
     else:
@@ -567,7 +567,7 @@ def sweep_words(curve: Sweep) -> str:
                          f"p99 of E2E latency from {duration(float(p99[0]))} to {duration(float(p99[-1]))}")
         said = (f"From {curve.x[0]:g} to {curve.x[-1]:g} requests/s, {'; '.join(parts)}. A memory that holds more requests lets "
                 "more of them share a step, so that the queue grows later.")
-    return f"{said} {curve.note}".strip()
+    return " ".join(filter(None, (said, curve.note, curve.fewer)))
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------

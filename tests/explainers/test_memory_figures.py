@@ -170,7 +170,8 @@ def test_the_largest_waste_is_framed_with_its_size() -> None:
     # Rows of 4 slots. The first request reserves slots 0 to 15 and ends with 6 tokens: the 10 after them are never filled, two in
     # the second row, then two whole rows.
     *reserved, paged = shape(pic, "largest")
-    assert [(frame["x0"], frame["x1"], (frame["y0"] + frame["y1"]) / 2) for frame in reserved] == [(2, 4, 1), (0, 4, 2), (0, 4, 3)]
+    places = [(frame["x0"], frame["x1"], (frame["y0"] + frame["y1"]) / 2) for frame in reserved]
+    assert places == [(2, 4, 1), (0, 4, 2), (0, 4, 3)]
     assert paged["visible"] is False
     assert any(text.startswith("<b>10</b>") for text in texts(pic))
 
@@ -376,6 +377,13 @@ def test_an_allocator_beside_itself_has_two_curves_and_two_names() -> None:
     assert first["y"] == second["y"]
     assert first["name"] != second["name"]
     assert len(set(f.names(s.result({"other": s.MAX})).values())) == 2
+
+
+def test_a_sweep_says_you_are_here_only_where_you_are() -> None:
+    for values, over, here in (({}, "block", True), ({"arrivals": s.POISSON}, "rate", True),
+                               ({}, "rate", False), ({"other": s.POW2}, "block", False)):  # all at once; no blocks
+        pic = f.sweep(s.sweep(values, over=over), dark=False)
+        assert ("you are here" in texts(pic), bool(shape(pic, "here"))) == (here, here)
 
 
 def test_the_band_states_the_median_beside_the_run() -> None:

@@ -228,6 +228,14 @@ def test_the_sweep_over_load_holds_both_memories_to_the_same_arrivals() -> None:
         s.sweep({}, over="slots")
 
 
+@pytest.mark.parametrize(("over", "values", "every"), [("block", s.BLOCKS, 2), ("rate", s.RATES, 3)])
+def test_with_many_requests_a_sweep_has_fewer_points_and_says_so(over: str, values: tuple[float, ...], every: int) -> None:
+    few, many = (s.sweep({"requests": n, "mean": "Alpaca", "block": 8, "rate": 1.0}, over=over) for n in (s.MANY, s.MANY + 1))
+    assert few.x.tolist() == list(values) and not few.fewer
+    assert set(values[::every]) <= set(many.x.tolist()) < set(values)
+    assert few.x_here in many.x and "Fewer" in many.fewer
+
+
 def test_the_band_has_the_run_on_the_screen() -> None:
     band = s.band({"memory": 4096})
     result = s.result({"memory": 4096, "seed": 5})

@@ -218,6 +218,8 @@ def test_the_sweep_over_blocks_says_what_they_cost() -> None:
     said = story.sweep_words(s.sweep({}, over="block"))
     assert said.startswith("From blocks of 1 to blocks of 256 slots") and "bookkeeping" in said and "whatever the block" in said
     assert "requests/s" in story.sweep_words(s.sweep({"arrivals": s.POISSON}, over="rate"))
+    assert "where you are" in said
+    assert "where you are" not in story.sweep_words(s.sweep({"other": s.POW2}, over="block"))  # it has no blocks
 
 
 def test_the_words_are_short() -> None:
