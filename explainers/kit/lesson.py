@@ -108,7 +108,11 @@ def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: C
     empty = lesson.id("empty")
 
     def commit() -> None:
-        guess = st.session_state[lesson.id("guess")]
+        if asked.choices:
+            chosen = [st.session_state[lesson.id(f"guess{i}")] for i in range(len(asked.choices))]
+            guess = None if None in chosen else asked.number(chosen)
+        else:
+            guess = st.session_state[lesson.id("guess")]
         st.session_state[empty] = guess is None
         if guess is not None:
             settle(float(guess))
@@ -132,12 +136,17 @@ def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: C
                 st.button("Predict again", key=lesson.id("again"), on_click=settle, args=(None,), type="tertiary")
             return
         with st.form(lesson.id("predict"), border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-            st.number_input(f"Predict first: {asked.question} ({asked.unit})", asked.low, asked.high, value=None, step=asked.step,
-                            key=lesson.id("guess"), placeholder=f"{asked.low} to {asked.high}", width=480)
+            if not asked.choices:
+                st.number_input(f"Predict first: {asked.question} ({asked.unit})", asked.low, asked.high, value=None,
+                                step=asked.step, key=lesson.id("guess"), placeholder=f"{asked.low} to {asked.high}", width=480)
+            for i, (label, options) in enumerate(asked.choices):
+                st.selectbox(f"Predict first: {label[0].lower()}{label[1:]}", range(len(options)), index=None,
+                             format_func=options.__getitem__, key=lesson.id(f"guess{i}"), width=300)
             st.form_submit_button("Commit", type="primary", key=lesson.id("commit"), on_click=commit)
             st.form_submit_button("Skip", key=lesson.id("skip"), on_click=settle, args=(link.SKIP,))
-            said = f"**Type a number from {asked.low} to {asked.high} first, or skip.**" if st.session_state.get(empty) else \
-                "Estimate it from the picture."
+            first = "**Choose both orders first, or skip.**" if asked.choices else \
+                f"**Type a number from {asked.low} to {asked.high} first, or skip.**"
+            said = first if st.session_state.get(empty) else "Estimate it from the picture."
             st.markdown(said, width="content")
 
 

@@ -9,13 +9,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Prediction:
-    """A number to commit before the answer shows, in [low, high]."""
+    """A number to commit before the answer shows, in [low, high].
+
+    choices  instead of a number: (label, options) each to choose from; the number then has a digit for each of them, the first
+             one the highest, in the base of how many options it has
+    """
 
     question: str
     unit: str
     low: int
     high: int
     step: int = 1
+    choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def number(self, chosen: Sequence[int]) -> int:
+        """The number that stands for these options, counted from 0."""
+        total = 0
+        for (_, options), one in zip(self.choices, chosen, strict=True):
+            total = total * len(options) + one
+        return total
 
 
 @dataclass(frozen=True)

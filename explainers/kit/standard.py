@@ -136,7 +136,11 @@ class Standard:
         if kit.veiled(self.lesson, state, "The sweep over the whole range, and the spread over seeds,"):
             return
         over = st.session_state.get(self._over) or next(iter(self.over))
-        curve = self.served.sweep(state, over)
+        try:
+            curve = self.served.sweep(state, over)
+        except ValueError as error:  # a recorded trace has its own load
+            st.info(plain(str(error)))
+            return
         pictures = {"sweep": self.figures.sweep(curve, dark=kit.dark())}
         if self.band(state):
             pictures["band"] = self.figures.band(self.served.band(state), result, dark=kit.dark())

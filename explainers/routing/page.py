@@ -1,0 +1,67 @@
+"""The routing lesson's page: what differs from every lesson's layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from explainers.kit import lesson as kit
+from explainers.kit.link import State
+from explainers.kit.served import Served, selected
+from explainers.kit.standard import Section, Standard
+from explainers.kit.upload import Upload
+from explainers.routing import figures, scenario, story
+from sim.readers import mooncake
+from sim.trace import Trace
+
+LESSON = kit.Lesson("routing", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS)
+
+
+def _says(trace: Trace) -> str:
+    return f"{len(trace):,} requests over {trace.arrival[-1]:,.0f} s"
+
+
+UPLOAD = Upload(LESSON.key, ["jsonl", "json", "txt"], mooncake.read, _says, when_read={"source": scenario.OWN},
+                when_gone={"source": scenario.GENERATED}, after=lambda: st.rerun())
+GENERATORS = ("sessions", "turns", "prompts", "skew", "prefix", "question", "answer", "think", "rate", "seed")
+
+
+def _idle(state: State) -> dict[str, str]:
+    v = state.values
+    idle: dict[str, str] = {}
+    if v["source"] != scenario.GENERATED:
+        idle |= dict.fromkeys(GENERATORS, "Plays no part: the requests come from a recorded trace.")
+    if v["fit"] == scenario.FITS:
+        idle["cache"] = "Plays no part: the memory is what fits on the GPU."
+    if v["router"] != scenario.SGLANG:
+        idle |= dict.fromkeys(("threshold", "apart", "ratio"), "Plays no part: it is SGLang's router's.")
+    if v["router"] not in scenario.KNOWING:
+        idle |= dict.fromkeys(("knowledge", "delay"), "Plays no part: this router does not ask what lies where.")
+    return idle
+
+
+def _hides(state: State) -> frozenset[str]:
+    """The window is of a recorded trace."""
+    return frozenset({"start", "take"}) if state.values["source"] == scenario.GENERATED else frozenset()
+
+
+def _why(state: State, result: Any) -> None:
+    """What each router knew when it decided where to send the selected request."""
+    request = selected(state, result)
+    if request is None:
+        st.markdown("Choose a request above, or click one in the figure: here stands what each replica had when it came.")
+        return
+    for key in result.fleets:
+        st.markdown(f"**{result.scenario.policies[key]}**, request {request + 1}")
+        st.table(story.choice(result, key, request), hide_index=True)
+
+
+PAGE = Standard(
+    LESSON, Served(LESSON, scenario, UPLOAD), figures, story, ("Routers", "Fleet", "Conversations", "Own file"),
+    {"cache": "Memory per replica", "replicas": "Replicas", "rate": "Load"}, _idle,
+    (Section("choice", "Why it was sent there", _why, "What each router knew", marks=True),),
+    band=lambda state: bool(state.values["source"] == scenario.GENERATED), hides=_hides,
+    file=("A trace of your own", "Mooncake's format: JSONL with timestamp, input_length, output_length, hash_ids"),
+)
+page = PAGE.page
