@@ -255,9 +255,9 @@ def _places(n: int) -> list[tuple[float, float]]:
 def _title(result: Result, key: str, answer: bool) -> str:
     """ "Orca (Max)  7 of 40 at once, tokens fill 20 %"; where much is free, the share is of what the requests have taken."""
     mean = scenario.mean_shares(result, key)
-    fill = f"tokens fill {g.percent(scenario.filled_share(mean))}{' of theirs' if mean['free'] >= 0.005 else ''}"
+    whose = " of theirs" if mean["free"] >= 0.005 else ""
     fit = f"{scenario.fit_at_once(result, key):,} of {len(result.scenario.trace):,} at once, " if answer else ""
-    return f"<b>{names(result)[key]}</b>  {fit}{fill}"
+    return f"<b>{names(result)[key]}</b>  {fit}tokens fill {fill(result, key)}{whose}"
 
 
 def _strip(space: Cells, axes: tuple[str, str], selected: int | None, dark: bool,
@@ -419,9 +419,17 @@ def _stack(result: Result, key: str, axis: str, end: float, dark: bool) -> list[
 
 
 def shares(result: Result, key: str) -> dict[str, int]:
-    """Each part's mean share as whole per cent that add up to 100."""
+    """Each part's mean share as whole per cent that add up to 100: the tokens' as it is said elsewhere, then the rest."""
     mean = scenario.mean_shares(result, key)
-    return dict(zip(PARTS, g.apportion([mean[part] for part in PARTS], 100), strict=True))
+    tokens = round(100 * mean["tokens"])
+    rest = g.apportion([max(mean[part], 0.0) for part in PARTS if part != "tokens"], 100 - tokens)
+    return {"tokens": tokens, **dict(zip(PARTS[RESERVED:], rest, strict=True))}
+
+
+def fill(result: Result, key: str) -> str:
+    """How far tokens fill what is taken, in words; of the whole memory where less than half a per cent is free."""
+    mean = scenario.mean_shares(result, key)
+    return g.percent(scenario.filled_share(mean) if mean["free"] >= 0.005 else mean["tokens"])
 
 
 def _means(result: Result, key: str, dark: bool) -> str:

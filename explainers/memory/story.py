@@ -14,7 +14,7 @@ from explainers.kit import files
 from explainers.kit import grammar as g
 from explainers.kit.assumed import Row, head_row, server_rows
 from explainers.kit.compare import reply_clause, turns_out
-from explainers.kit.grammar import apportion, count, duration, listed, percent, percent_of
+from explainers.kit.grammar import count, duration, listed, percent, percent_of
 from explainers.kit.quiz import Prediction, Question, apart, question
 from explainers.memory import figures, scenario
 from explainers.memory.scenario import CV, GENERATED, LENGTHS, OWN, PRESETS, SLOTS, Preemption, Result, Sweep, Values, filled
@@ -131,7 +131,7 @@ def headline(result: Result, answer: bool = True) -> str:
                 f"{turns_out(summed, compared)} {reply_clause(summed, compared)}.")
     fits = [_fits(result, key) for key in result.runs]
     once = ", and computes shared prompts once" if other.cached.any() else ""
-    fill = [percent(scenario.filled_share(scenario.mean_shares(result, key))) for key in result.runs]
+    fill = [figures.fill(result, key) for key in result.runs]
     return (f"{a} holds {fits[0]} at once, as each sets {_gives(one)} aside, and tokens fill {fill[0]} of what is taken; {b} "
             f"holds {fits[1]} and fills {fill[1]}{once}, {turns_out(summed, compared)} {reply_clause(summed, compared)}.")
 
@@ -201,8 +201,7 @@ def causes(result: Result) -> list[str]:
     """A sentence for each part of the memory of at least a per cent, by allocator; whole per cents that add up to 100."""
     said = []
     for key, run in result.runs.items():
-        mean = scenario.mean_shares(result, key)
-        whole = dict(zip(PARTS, apportion([mean[part] for part in PARTS], 100), strict=True))
+        mean, whole = scenario.mean_shares(result, key), figures.shares(result, key)
         name = _titled(called(result, key))
         for part in PARTS:
             if whole[part]:

@@ -16,6 +16,7 @@ from explainers.kit import grammar as g
 from explainers.kit.grammar import Pic
 from explainers.memory import figures as f
 from explainers.memory import scenario as s
+from explainers.memory import story
 from sim.kv.occupancy import PARTS
 from tests.explainers.memory_small import US, by_hand
 
@@ -161,6 +162,22 @@ def test_a_request_has_one_tone_in_both_memories() -> None:
             for who, tone in zip(t["customdata"], t["marker"]["color"], strict=True):
                 tones.setdefault(who[0], set()).add(tone)
     assert all(len(found) == 1 for found in tones.values())
+
+
+@pytest.mark.parametrize("preset", ["thrash", "maximum", "recording"])
+def test_title_mean_and_words_say_the_same_share_of_tokens(preset: str) -> None:
+    # Of 24.47 % tokens, 15.29 and 60.25 % largest remainders would make 25, 15 and 60.
+    result = s.result(next(p.values for p in s.PRESETS if p.key == preset))
+    for key in result.runs:
+        whole = f.shares(result, key)
+        assert sum(whole.values()) == 100
+        if result.means[key]["free"] < 0.005:
+            said = f"{whole['tokens']} %"
+            name = f.names(result)[key]
+            title, mean = (next(text for text in texts(f.stage(result, dark=False)) if text.startswith(start))
+                           for start in (f"<b>{name}</b>", f"{name}, while"))
+            assert f"fill {said}" in title and f"</span> {said}" in mean
+            assert said in story.headline(result) and f"tokens {said}" in " ".join(story.causes(result))
 
 
 def test_the_largest_waste_is_framed_with_its_size() -> None:
