@@ -71,9 +71,9 @@ def the_sum(w: Worked, tokens: int | None = None) -> str:
 def headline(result: Result, answer: bool = True) -> str:
     """The sum, and what its parts are."""
     w = result.worked
-    said = f"**{the_sum(w)}.** Queue wait, prefill, and {count(w.gaps, 'gap')} between {count(w.tokens, 'token')}."
+    said = f"{the_sum(w)}. Queue wait, prefill, and {count(w.gaps, 'gap')} between {count(w.tokens, 'token')}."
     if not w.gaps:
-        said = f"**{the_sum(w)}.** Queue wait and prefill: the first token is the last, so there is no gap."
+        said = f"{the_sum(w)}. Queue wait and prefill: the first token is the last, so there is no gap."
     clock = f" It came at {_ms(w.arrival)}, so the clock then says {_ms(w.last)}." if w.arrival else ""
     return said + clock
 

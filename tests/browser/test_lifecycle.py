@@ -40,6 +40,7 @@ def test_each_number_of_the_sum_is_a_slider_and_the_sum_follows(lifecycle, knob,
 
 def test_a_slip_in_the_prediction_is_named(server: str, page: Page) -> None:
     page.goto(f"{server}/lifecycle")
+    whole(page, PICTURES - 2)  # sweep and band wait
     page.get_by_role("spinbutton").first.fill("1080")
     page.get_by_role("button", name="Commit").click()
     expect(box(page, "prediction")).to_contain_text("You counted 200 gaps; between 200 tokens there are 199.")

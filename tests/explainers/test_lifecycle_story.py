@@ -34,9 +34,9 @@ def ms(words: str) -> float:
 
 
 def test_the_sum_is_written_out() -> None:
-    assert story.headline(s.result({})) == "**30 + 50 + 100 × 5 = 580 ms.** Queue wait, prefill, and 100 gaps between 101 tokens."
+    assert story.headline(s.result({})) == "30 + 50 + 100 × 5 = 580 ms. Queue wait, prefill, and 100 gaps between 101 tokens."
     assert story.headline(s.result({"tokens": 1})) == \
-        "**30 + 50 + 0 × 5 = 80 ms.** Queue wait and prefill: the first token is the last, so there is no gap."
+        "30 + 50 + 0 × 5 = 80 ms. Queue wait and prefill: the first token is the last, so there is no gap."
     assert story.headline(s.result({"arrival": 100})).endswith("It came at 100 ms, so the clock then says 680 ms.")
 
 
