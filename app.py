@@ -11,7 +11,7 @@ if __name__ == "__main__":
     import streamlit as st
 
     from explainers import PATH
-    from explainers.course import hub
+    from explainers.course import glossary_page, hub, readings_page
     from explainers.kit import session
 
     ASSETS = Path(__file__).parent / "assets"
@@ -25,7 +25,9 @@ if __name__ == "__main__":
     st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide", menu_items={"About": ABOUT})
     st.html(ASSETS / "style.css")
     # The root address shows the path; each lesson has an address of its own, which links carry.
-    lessons = {entry.key: st.Page(show(entry.key), title=entry.title, url_path=entry.key) for entry in PATH}
+    lessons = {entry.key: st.Page(show(entry.key), title=entry.menu, url_path=entry.key) for entry in PATH}
     st.session_state[session.PAGES] = lessons
     home = st.Page(lambda: hub.page(lessons), title="The path", url_path="home", default=True)
-    st.navigation([home, *lessons.values()], position="top").run()
+    words = st.Page(lambda: glossary_page.page(lessons), title="Words", url_path="glossary")
+    papers = st.Page(lambda: readings_page.page(lessons), title="Readings", url_path="readings")
+    st.navigation([home, *lessons.values(), words, papers], position="top").run()

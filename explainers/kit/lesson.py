@@ -16,7 +16,7 @@ import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from explainers import PATH
-from explainers.kit import components, link, progress, session, worker
+from explainers.kit import components, glossary, link, progress, session, worker
 from explainers.kit.grammar import Pic
 from explainers.kit.knobs import Knob, Preset, Value, defaults
 from explainers.kit.quiz import Prediction, Question
@@ -82,7 +82,7 @@ def open_page(lesson: Lesson) -> link.State:
         with st.container(horizontal=True, vertical_alignment="center", key=lesson.box("heading")):
             st.title(lesson.title, anchor=False, width="content")
             with st.popover("Words used here", key=lesson.id("words"), width="content", type="tertiary"):
-                st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in lesson.words))
+                st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in _words(lesson)))
         st.markdown(f"**{lesson.question}** {lesson.lead}")
     if state.notes:
         with st.container(key=lesson.box("notes")):
@@ -90,6 +90,14 @@ def open_page(lesson: Lesson) -> link.State:
             st.warning(f"The link held values that do not fit, so they were adjusted:\n{lines}")
             st.button("Close this note", lesson.id("close"), on_click=session.change, args=(lesson.key,), kwargs={"notes": ()})
     return state
+
+
+def _words(lesson: Lesson) -> list[tuple[str, str]]:
+    """The lesson's own words, and those of the glossary that its question, lead and controls use besides."""
+    named = {word.lower() for word, _ in lesson.words}
+    texts = [lesson.question, lesson.lead, *(text for knob in lesson.knobs for text in (knob.label, knob.help))]
+    more = [term for term in glossary.first_uses(texts) if named.isdisjoint({term.term.lower(), *map(str.lower, term.aliases)})]
+    return [*lesson.words, *((term.term, term.short) for term in more)]
 
 
 def answered(state: link.State) -> bool:
