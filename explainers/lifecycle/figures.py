@@ -79,7 +79,7 @@ def _bracket(a: float, b: float, y: float, label: str, span: float, dark: bool, 
     shapes = [line | {"x0": a, "x1": b, "y0": y, "y1": y}, *(line | {"x0": x, "x1": x, "y0": y - 4, "y1": y + 4} for x in (a, b))]
     plain = label.replace("<b>", "").replace("</b>", "")
     more = {"xref": axes[0], "yref": axes[1]}
-    if (b - a) / span * NARROW > CHAR * len(plain) + 14:
+    if (b - a) / span * NARROW > CHAR * len(plain) + 24:
         more["bgcolor"] = g.theme(dark).paper
         return shapes, g.note(label, (a + b) / 2, y, dark, xanchor="center", yanchor="middle", **more)
     if (b - start) / span * NARROW + CHAR * len(plain) < NARROW:
