@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -74,7 +75,10 @@ def stage(strip: DeltaGenerator) -> None:
     state, result = SERVED.now()
     answer = kit.answered(state)
     picture = figures.stage(result, dark=kit.dark(), selected=selected(state, result), cursor_ms=state.cursor, answer=answer)
-    kit.main_knobs(LESSON, state, _main_moved, story.idle(state.values))
+    if given := story.given(result):
+        kit.sentence(LESSON, given, "given")
+    else:
+        kit.main_knobs(LESSON, state, _main_moved, story.idle(state.values))
     kit.sentence(LESSON, story.headline(result, answer))
     kit.chart(LESSON, "stage", picture, _marked, told="life")
     with strip:
@@ -114,10 +118,11 @@ def setup(upload: bool = True) -> None:
     preset = kit.presets(LESSON, state)
     kit.sentence(LESSON, f"**Watch for:** {preset.watch}" if preset else story.watch(state.values), "watch")
     idle = story.idle(state.values)
-    kit.controls(LESSON, state, GROUPS[:-1], _moved, idle=idle)
+    shown = state if state.values["source"] == GENERATED else replace(state, hidden=state.hidden | idle.keys())
+    kit.controls(LESSON, shown, GROUPS[:-1], _moved, idle=idle)
     if upload:
         _own_file(state)
-    kit.controls(LESSON, state, GROUPS[-1:], _moved, headings=not upload or "upload" in state.hidden, idle=idle)
+    kit.controls(LESSON, shown, GROUPS[-1:], _moved, headings=not upload or "upload" in state.hidden, idle=idle)
 
 
 @st.fragment(key="memory:details")

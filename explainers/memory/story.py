@@ -579,6 +579,12 @@ def read(found: Recording) -> str:
     return f"{count(len(found.trace), 'request')}, {blocks}{count(len(found.free), 'recorded step')}"
 
 
+def given(result: Result) -> str:
+    """What a recording gives in place of the knobs that then play no part; empty where the knobs give it."""
+    found = result.scenario.recorded
+    return "" if found is None else f"From the recording: {read(found)}. Requests, memory, allocator and clock are its own."
+
+
 def recorded(result: Result) -> str:
     """Our free blocks beside the recorded ones, step by step; empty where nothing is recorded."""
     if result.recorded_free is None:

@@ -280,6 +280,8 @@ def test_a_recording_of_vllm_s_scheduler_shows_the_same_free_blocks_and_bad_file
 
     dropped(page, "mine.json.gz", good)
     expect(page.get_by_text("mine.json.gz: 24 requests, 100 blocks of 16")).to_be_visible()
+    expect(box(page, "given")).to_contain_text("100 blocks of 16")
+    expect(box(page, "memory")).to_have_count(0)  # what is not the recording's is not shown
     expect(box(page, "recorded_words")).to_contain_text(f"In all {len(free)} steps")
     whole(page, 5)
     theirs = next(trace for trace in picture(page, "recorded")["data"] if trace["name"] == "recorded")

@@ -242,6 +242,11 @@ def test_a_knob_that_plays_no_part_says_why() -> None:
 # ---- check yourself
 
 
+def test_what_a_recording_gives_stands_in_place_of_its_knobs() -> None:
+    assert story.given(s.result({"source": s.RECORDED})).startswith("From the recording: 24 requests, 100 blocks of 16, ")
+    assert story.given(s.result({})) == ""
+
+
 @pytest.mark.parametrize("values", EVERY, ids=str)
 def test_four_questions_whatever_the_run(values: dict[str, Any]) -> None:
     questions = story.quiz(s.result(values))  # each refuses duplicate options, or none or two right ones
