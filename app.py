@@ -11,7 +11,7 @@ if __name__ == "__main__":
     import streamlit as st
 
     from explainers import PATH
-    from explainers.course import glossary_page, hub, readings_page
+    from explainers.course import glossary_page, hub, proof, readings_page
     from explainers.kit import session
 
     ASSETS = Path(__file__).parent / "assets"
@@ -30,4 +30,5 @@ if __name__ == "__main__":
     home = st.Page(lambda: hub.page(lessons), title="The path", url_path="home", default=True)
     words = st.Page(lambda: glossary_page.page(lessons), title="Words", url_path="glossary")
     papers = st.Page(lambda: readings_page.page(lessons), title="Readings", url_path="readings")
-    st.navigation([home, *lessons.values(), words, papers], position="top").run()
+    held = st.Page(proof.page, title="Proof", url_path="proof")
+    st.navigation([home, *lessons.values(), words, papers, held], position="top").run()
