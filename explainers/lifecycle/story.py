@@ -45,7 +45,7 @@ WORDS: tuple[tuple[str, str], ...] = (
 )
 """(term, one plain sentence of fewer than 20 words)."""
 ASKED = 200
-PREDICTION = Prediction(f"If the reply had {ASKED} tokens, how long from arrival until it is complete?", "ms", 0, 20_000)
+PREDICTION = Prediction(f"How long would a reply of {ASKED} tokens take, from its arrival?", "ms", 0, 20_000)
 WORKED_NOTE = ("The times of the worked example above are your own, from the knobs. From here on everything is simulated, step "
                "by step.")
 CLAIMS: tuple[str, ...] = tuple(f"step-time-{gpu}-{kind}-{error}" for gpu in ("a100", "h100")
