@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -195,10 +195,12 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
           answer: bool = True) -> Pic:
     """Both memories at one instant, and below them where the memory went over time, with the means, on one axis.
 
-    answer False: neither titles nor alt text state how many requests fit at once, which the learner is about to predict.
+    answer False: how many requests fit at once, which the learner is about to predict, is neither stated nor to be counted:
+    of the reserved memory one request is drawn.
     """
     zero, t_us = zero_us(result), shown_us(result, cursor_ms)
-    there = {key: cells(result, key, t_us) for key in result.runs}
+    hidden = () if answer else [key for key, run in result.runs.items() if run.policy == result.runs["reserved"].policy]
+    there = {key: _one_request(cells(result, key, t_us)) if key in hidden else cells(result, key, t_us) for key in result.runs}
     end = axis_end_ms(result)
     data: list[dict[str, Any]] = []
     margin = {"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": BELOW_PX}
@@ -215,6 +217,10 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
         tag, frames = _outlined(space, axes, dark)
         notes += tag
         shapes += frames
+        if key in hidden:
+            veil, words = _veil(space, axes, dark)
+            shapes += veil
+            notes.append(words)
     for i, key in enumerate(result.runs):
         low, high = places[len(there) + i]
         axis = f"y{i + 1}" if i else "y"
@@ -230,7 +236,8 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
     sheet["xaxis2"] = {"range": [0, row], "fixedrange": True, "visible": False, "anchor": f"y{len(there) + 2}"}
     sheet["xaxis"] = g.time_axis(end, "") | {"anchor": "y2", "title": {"text": ""}}
     sheet["annotations"], sheet["shapes"] = notes + _below(there, (t_us - zero) / 1000, end, dark), shapes
-    return Pic({"data": data, "layout": sheet}, alt_stage(result, answer), lambda: table_stage(result, cursor_ms), STAGE_HEIGHT)
+    figure = {"data": data, "layout": sheet}
+    return Pic(figure, alt_stage(result, answer), lambda: table_stage(result, cursor_ms, hidden), STAGE_HEIGHT)
 
 
 def axis_end_ms(result: Result) -> float:
@@ -378,6 +385,30 @@ def _outlined(space: Cells, axes: tuple[str, str], dark: bool) -> tuple[list[dic
     return [tag], frames
 
 
+def _one_request(space: Cells) -> Cells:
+    """What the request has that will leave most of its slots unfilled, without the rest of the memory."""
+    held = space.request >= 0
+    if not held.any():
+        return space
+    waste = np.bincount(space.request[held], space.length[held] * (space.part[held] == INTERNAL))
+    mine = space.request == (np.argmax(waste) if waste.any() else space.request[held][0])
+    return replace(space, start=space.start[mine], length=space.length[mine], part=space.part[mine], request=space.request[mine],
+                   holders=space.holders[mine])
+
+
+def _veil(space: Cells, axes: tuple[str, str], dark: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A plain band for each row of the memory, under what is drawn, and why there is no more, away from it."""
+    look = g.theme(dark)
+    rows = [min(space.pool - k * space.row, space.row) for k in range(space.rows)]
+    band = {"name": "veil", "type": "rect", "xref": axes[0], "yref": axes[1], "layer": "below", "fillcolor": look.grid,
+            "line": {"width": 0}}
+    bands = [band | {"x0": 0, "x1": n, "y0": k - 0.44, "y1": k + 0.44} for k, n in enumerate(rows)]
+    at = float(np.mean(space.start // space.row)) if len(space.start) else 0.0
+    free = 0 if at >= (space.rows - 1) / 2 else max(space.rows - 2, 0)
+    return bands, g.note("the other requests: once you have predicted", space.row / 2, free, dark, xref=axes[0], yref=axes[1],
+                         xanchor="center", yanchor="middle", bgcolor=look.paper, font={"size": 11, "color": look.ink})
+
+
 def binned(there: Occupancy, edges_us: Floats) -> dict[str, Floats]:
     """Each part's mean share of the pool between the edges (µs, ascending); the parts of a bin add up to 1."""
     start, span = there.start_us, np.maximum(there.end_us - there.start_us, 1e-9)
@@ -493,11 +524,13 @@ def alt_stage(result: Result, answer: bool = True) -> str:
             f"while requests wait. {'. '.join(said)}.")
 
 
-def table_stage(result: Result, cursor_ms: float | None = None) -> pd.DataFrame:
-    """A row for each request that holds memory at the instant, under each allocator; token slots."""
+def table_stage(result: Result, cursor_ms: float | None = None, hidden: Sequence[str] = ()) -> pd.DataFrame:
+    """A row for each request that holds memory at the instant, under each allocator but the hidden; token slots."""
     t_us = shown_us(result, cursor_ms)
     parts = []
     for key, name in names(result).items():
+        if key in hidden:
+            continue
         space = cells(result, key, t_us, most=sys.maxsize)
         frame = pd.DataFrame({"request": space.request, "part": [PARTS[k] for k in space.part], "slots": space.length})
         wide = frame.pivot_table(index="request", columns="part", values="slots", aggfunc="sum", fill_value=0)
@@ -505,7 +538,7 @@ def table_stage(result: Result, cursor_ms: float | None = None) -> pd.DataFrame:
         wide["request"] = [str(r + 1) if r >= 0 else "nobody" for r in wide["request"]]
         wide.insert(0, "allocator", name)
         parts.append(wide.rename(columns={part: f"{g.ROLES[part].label}, slots" for part in PARTS}))
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"allocator": []})
 
 
 # --- one request's block table ----------------------------------------------------------------------------------------

@@ -154,10 +154,12 @@ def test_a_set_up_that_cannot_be_is_said_and_mended(server: str, page: Page) -> 
 def test_a_committed_prediction_is_answered(server: str, page: Page) -> None:
     opened(page, server)
     expect(box(page, "sweep")).to_have_count(0)
+    assert len(holders(page, "y3")) == 1  # the others would tell
     page.get_by_role("spinbutton", name="Predict first").fill("12")
     page.keyboard.press("Enter")
     expect(box(page, "prediction")).to_contain_text("it is 7, you said 12")
     whole(page, 5)
+    assert len(holders(page, "y3")) == 7
     assert query(page)["guess"] == "12"
 
 

@@ -275,6 +275,21 @@ def test_before_the_prediction_the_number_that_fits_is_not_given_away() -> None:
     assert "tokens fill 20 %" in " ".join(texts(kept))
 
 
+def test_before_the_prediction_the_requests_that_fit_cannot_be_counted() -> None:
+    # By hand: two pieces of 16 in 32 slots, the first with the more that is never filled: slots 0 to 15.
+    kept, shown = (f.stage(by_hand(), dark=False, cursor_ms=0.0, answer=answer) for answer in (False, True))
+
+    def drawn(pic: Pic) -> set[int]:
+        bars = (t for t in pic.figure["data"] if t["type"] == "bar" and t["yaxis"] == "y3")
+        return {row[0] for bar in bars for row in bar.get("customdata", [])}
+
+    assert (drawn(shown), drawn(kept)) == ({0, 1}, {0})
+    assert {band["yref"] for band in shape(kept, "veil")} == {"y3"} and not shape(shown, "veil")
+    assert kept.height == shown.height and "Orca (Max)" not in set(kept.table()["allocator"])
+    twice = f.stage(s.result({"other": s.MAX}), dark=False, answer=False)  # the second one would tell as well
+    assert {band["yref"] for band in shape(twice, "veil")} == {"y3", "y4"} and not len(twice.table())
+
+
 def test_the_stage_reads_as_a_finding() -> None:
     alt = f.stage(by_hand(), dark=False).alt
     assert "3 requests in a memory of 32 token slots" in alt
