@@ -46,7 +46,7 @@ ROOMS = {"scenario": 0, "figures": 1, "story": 1, "page": 2}
 
 # What a user installs to run the course (requirements.txt), and the part of it that the core may use.
 CORE = {"numpy", "pandas"}
-COURSE = CORE | {"streamlit", "plotly"}
+COURSE = CORE | {"streamlit", "plotly", "segno"}
 
 
 # ---- what the sources say ----

@@ -16,7 +16,7 @@ import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
 from explainers import PATH
-from explainers.kit import components, glossary, link, progress, session, worker
+from explainers.kit import components, glossary, link, progress, session, share, worker
 from explainers.kit.grammar import Pic
 from explainers.kit.knobs import Knob, Preset, Value, defaults
 from explainers.kit.quiz import Prediction, Question
@@ -552,7 +552,31 @@ def closing(lesson: Lesson, models: Sequence[tuple[str, str, str]], leaves_out: 
     if own_file:
         st.caption(f"The link does not carry your file {plain(own_file, 60)}: whoever opens it must drop it in themselves.")
     take_away(lesson, made, "stage")
+    teach(lesson)
     finish(lesson)
+
+
+@st.fragment
+def teach(lesson: Lesson) -> None:
+    """A link for a class: where it starts, what it hides; and as a QR code. Printed, the page is a one-page handout."""
+    fold = st.expander("For a class: a link that starts where you say and hides what you say, and its QR code",
+                       key=lesson.id("teach"), on_change="rerun", type="compact")
+    if not fold.open:
+        return
+    with fold:
+        names = {knob.key: knob.label for knob in lesson.knobs} | dict(share.PARTS)
+        starts = {"": "as the page stands now", **{preset.key: preset.name for preset in lesson.presets}}
+        start = st.selectbox("It starts at", list(starts), format_func=starts.__getitem__, key=lesson.id("teach_start"),
+                             width=420)
+        hidden = st.multiselect("It hides", list(names), format_func=names.__getitem__, key=lesson.id("teach_hide"),
+                                placeholder="nothing")
+        embed = st.toggle("Without menu and frame, to be embedded in another page", key=lesson.id("teach_embed"))
+        preset = next((preset for preset in lesson.presets if preset.key == start), None)
+        query = share.teacher_query(lesson.knobs, state(lesson), preset, hidden, embed)
+        made = share.address(st.context.url or "", lesson.key, query)
+        st.code(made, language=None, wrap_lines=True)
+        st.image(share.qr(made), width=240, caption="Scan it to open the lesson.", output_format="PNG")
+        st.caption("To print a one-page handout, use your browser's print command: controls and questions are left out.")
 
 
 @st.fragment

@@ -17,8 +17,11 @@ from tests.conftest import ROOT
 STEPS = 60  # seconds that a run of the page may take on a loaded machine
 
 
+PAGE = "from explainers.batching.page import page\npage()\n"  # AppTest opens no address but the hub's
+
+
 def first_screen(**query: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=STEPS)
+    page = AppTest.from_string(PAGE, default_timeout=STEPS)
     page.query_params.update(query)
     return page.run()
 
