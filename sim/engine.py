@@ -317,6 +317,7 @@ class Engine:
         most = _COLUMNS * most_rows - sum(map(len, self._packed))
         none: list[int] = []
         cap, hold, prefilled, parked, fresh, preempted, waiting = 0, False, False, none, False, False, False
+        closing, halfway = list[int](), list[tuple[int, int]]()
         back = apart = False
         said, due = self.said, 0.0
 

@@ -27,7 +27,7 @@ FLOORS = (
     ("engine", "static"),
     ("visits", "fleet"),
     ("slots",),
-    ("metrics", "lifecycle", "kv.stays", "kv.occupancy", "kv.holdings"),
+    ("metrics", "lifecycle", "kv.stays", "kv.occupancy", "kv.fifo", "kv.holdings"),
     ("capacity",),
     ("record",),
     ("cli",),

@@ -480,3 +480,13 @@ def test_why_a_run_stopped_is_forgotten_when_it_goes_on() -> None:
     assert (engine.run(trace).stopped, engine.run(trace).outcome[0]) == ("", CANCELLED)
     with pytest.raises(ValueError, match="the trace has 2 requests, 1 were submitted"):
         engine.run(Trace([0, 0], [1, 1], [1, 1]))
+
+
+def test_grants_are_recorded_also_where_an_advance_begins_with_decodes_alone() -> None:
+    engine = Engine(STEP, Policy("any", slots=2), record_grants=True)
+    trace = Trace([0], [4], [8])
+    engine.submit(trace)
+    engine.advance(2_500)
+    engine.advance(math.inf)
+    run = engine.run(trace)
+    assert run.grants is not None and sum(len(g) * int(n) for g, n in zip(run.grants, run.steps.count, strict=True)) == 8
