@@ -1,0 +1,1 @@
+"""Lesson: where a request is sent decides what is remembered of its conversation."""
