@@ -145,8 +145,8 @@ PRESETS: tuple[Preset, ...] = (
            "The third router finds most, and its slowest first tokens come later than those of a router that gives up some of "
            "the cache for a shorter queue. Compare hit rate with p99 TTFT."),
     Preset("real", "Real requests", {"source": SAMPLE, "replicas": 8, "fit": FITS, "gpu": "H100", "take": 600},
-           "Mooncake's conversation trace, its first minutes: long prompts in bursts 3 s apart, few of which quote an earlier one "
-           "in so short a window. Round robin finds a third of what there is to find, the other two most of it."),
+           "Mooncake's conversation trace, its first minutes: long prompts in bursts 3 s apart, few of which quote an earlier "
+           "one in so short a window. Round robin finds a third of what there is to find, the other two most of it."),
 )
 
 
