@@ -9,8 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from explainers.kit import grammar as g
-from explainers.kit.grammar import Pic
-from explainers.routing.scenario import Lost, Result, lost, sessions
+from explainers.kit.grammar import Pic, Row
+from explainers.routing.scenario import AIBRIX, DYNAMO, LLM_D, SGLANG, STACK, Band, Lost, Result, Sweep, lost, sessions
 from sim.fleet import Decisions, FleetRun
 
 STAGE_HEIGHT = 620
@@ -28,6 +28,8 @@ MOST_BARS = 400
 """Above so many requests the stage shows the tokens of each replica in BINS bins instead of each request."""
 BINS = 60
 FOUND, ANEW = "hit", "miss"
+PRODUCTS = frozenset({SGLANG, DYNAMO, LLM_D, AIBRIX, STACK})
+"""Routers with a name of their own, written as it is."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,7 +38,7 @@ Ints = NDArray[np.int64]
 def name(result: Result, key: str) -> str:
     """What a router is called on the screen, as a title."""
     said = result.scenario.policies[key]
-    return said[:1].upper() + said[1:] if said.islower() or ":" in said else said
+    return said if said in PRODUCTS else said[:1].upper() + said[1:]
 
 
 # --- the stage --------------------------------------------------------------------------------------------------------
@@ -62,6 +64,10 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
         data += [*_bars(result, key, end, lanes, dark), _path(result, key, followed, lanes, dark),
                  *_strip(result, key, strip, dark, answer), *_load(result, key, cursor_ms, lanes, dark)]
         notes += _words(result, key, high, dark, answer)
+        shapes.append(_joining(result, lanes, dark))
+        if shapes[-1]["visible"]:
+            notes.append(g.note(f"replica {len(result.scenario.joins)} joins", shapes[-1]["x0"], 0.5, dark, xref="x", yref=lanes,
+                                xanchor="right", yanchor="middle", xshift=-3, font={"size": 11, "color": g.theme(dark).ink}))
         shapes += [*_frames(result, key, end, selected, lanes, dark), _ceiling(result, strip, dark, answer)]
         if k == 0:
             notes.append(g.note("requests<br>memory", 1, high, dark, xanchor="right", align="right", yshift=-STRIP + 2,
@@ -78,7 +84,7 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
 
 def axis_end_ms(result: Result) -> float:
     """Right end of the stage's time axis, ms: the last arrival and a little room."""
-    return max(1.0, _arrival_ms(result)[-1]) * 1.03
+    return max(1.0, float(_arrival_ms(result)[-1])) * 1.03
 
 
 def conversation(result: Result, selected: int | None = None) -> Ints:
@@ -90,10 +96,12 @@ def conversation(result: Result, selected: int | None = None) -> Ints:
     return np.flatnonzero(owner == owner[selected])
 
 
-def sentence(gone: Lost | None) -> str:
-    """What became of the request that was sent past most of its memory."""
+def sentence(gone: Lost | None, short: bool = False) -> str:
+    """What became of the request that was sent past most of its memory; short: as it fits 375 px."""
     if gone is None:
         return "no request was sent past its memory"
+    if short:
+        return f"turn {gone.turn} of conversation {gone.session} → replica {gone.went}; {gone.tokens:,} tokens lay on {gone.lay}"
     return (f"turn {gone.turn} of conversation {gone.session} went to replica {gone.went}; "
             f"{gone.tokens:,} more of its tokens lay on {gone.lay}")
 
@@ -150,8 +158,10 @@ def _place(sheet: dict[str, Any], result: Result, k: int, panels: int, lanes: st
 def _bars(result: Result, key: str, end: float, axis: str, dark: bool) -> list[dict[str, Any]]:
     """What was found and what was computed, a bar each: of each request, or with many of each replica and bin."""
     fleet, trace = result.fleets[key], result.scenario.trace
-    at, found, lane = _arrival_ms(result), fleet.hits.astype(np.float64), fleet.replica
-    anew, who = fleet.misses.astype(np.float64), np.arange(len(trace))
+    at, lane = _arrival_ms(result), fleet.replica
+    found: NDArray[Any] = fleet.hits.astype(np.float64)
+    anew: NDArray[Any] = fleet.misses.astype(np.float64)
+    who = np.arange(len(trace), dtype=np.int64)
     replicas, turn, owner = len(result.scenario.joins), result.scenario.turn, sessions(trace)
     if len(trace) <= MOST_BARS:
         width, tallest = end * float(np.clip(0.6 * replicas / len(trace), 0.006, 0.016)), float(trace.prompt.max())
@@ -159,9 +169,9 @@ def _bars(result: Result, key: str, end: float, axis: str, dark: bool) -> list[d
                 f"{int(found[r]):,} of {trace.prompt[r]:,} tokens found" for r in who.tolist()]
     else:
         cell = lane * BINS + np.minimum((at / end * BINS).astype(np.int64), BINS - 1)
-        found, anew = (np.bincount(cell, part, replicas * BINS) for part in (found, anew))
+        found, anew = np.bincount(cell, found, replicas * BINS), np.bincount(cell, anew, replicas * BINS)
         lane, at = np.repeat(np.arange(replicas), BINS), np.tile((np.arange(BINS) + 0.5) * end / BINS, replicas)
-        width, tallest, who = 0.9 * end / BINS, _tallest(result, end), np.full(replicas * BINS, -1)
+        width, tallest, who = 0.9 * end / BINS, _tallest(result, end), np.full(len(at), -1, np.int64)
         says = [f"replica {i + 1}<br>{int(f):,} of {int(f + a):,} tokens found" for i, f, a in
                 zip(lane.tolist(), found.tolist(), anew.tolist(), strict=True)]
     floor, scale = replicas - 1 - lane + 0.04, 0.88 / tallest
@@ -244,8 +254,8 @@ def _load(result: Result, key: str, cursor_ms: float | None, axis: str, dark: bo
     both = {"type": "bar", "orientation": "h", "xaxis": "x2", "yaxis": axis, "width": 0.3}
     return [
         both | {"name": "requests", "y": (lane + 0.69).tolist(), "x": [0.62 * n / most for n in requests], "marker": ink,
-                "text": [str(n) for n in requests], "textposition": "outside", "textfont": {"size": 11, "color": look.ink},
-                "cliponaxis": False, "customdata": [[-1, i + 1, n] for i, n in enumerate(requests)],
+                "text": [str(n) if len(requests) <= 8 else "" for n in requests], "textposition": "outside",
+                "constraintext": "none", "textfont": {"size": 11, "color": look.ink}, "textangle": 0, "cliponaxis": False, "customdata": [[-1, i + 1, n] for i, n in enumerate(requests)],
                 "hovertemplate": "replica %{customdata[1]}: %{customdata[2]} requests<extra></extra>"},
         both | {"name": "memory", "y": (lane + 0.28).tolist(), "x": filled.tolist(), "marker": frame,
                 "customdata": [[-1, i + 1, g.percent(f)] for i, f in enumerate(filled.tolist())],
@@ -261,8 +271,16 @@ def _words(result: Result, key: str, high: float, dark: bool, answer: bool) -> l
         title += f"  {g.percent(n['hit_rate'])} found, TTFT p99 {g.duration(n['ttft_p99'])}"
     gone = lost(result, key)
     return [g.note(title, 0, high, dark, yshift=18, xshift=-38, font={"size": 13, "color": look.ink}),
-            g.note(("▭ " if gone else "") + sentence(gone), 0, high, dark, yshift=3, xshift=-38,
+            g.note(("▭ " if gone else "") + sentence(gone, short=True), 0, high, dark, yshift=3, xshift=-38,
                    font={"size": 11, "color": look.muted})]
+
+
+def _joining(result: Result, axis: str, dark: bool) -> dict[str, Any]:
+    """A line at the time when the last replica joins; hidden if it was there from the start."""
+    at = 1000 * (result.scenario.joins[-1] - float(result.scenario.trace.arrival[0]))
+    return {"name": "joins", "type": "line", "xref": "x", "yref": axis + " domain", "x0": at, "x1": at, "y0": 0, "y1": 1,
+            "visible": result.scenario.joins[-1] > 0,
+            "line": {"color": g.theme(dark).ink, "width": 1.5, "dash": "dash"}}
 
 
 def _frames(result: Result, key: str, end: float, selected: int | None, axis: str, dark: bool) -> list[dict[str, Any]]:
@@ -275,6 +293,223 @@ def _frames(result: Result, key: str, end: float, selected: int | None, axis: st
         r = request or 0
         at, floor = float(_arrival_ms(result)[r]), len(result.scenario.joins) - 1 - int(fleet.replica[r])
         frames.append({"name": label, "type": "rect", "xref": "x", "yref": axis, "layer": "above",
-                       "visible": request is not None and few, "line": {"color": colour, "width": width}, "x0": at - 0.011 * end, "x1": at + 0.011 * end,
-                       "y0": floor + 0.01, "y1": floor + 0.99})
+                       "visible": request is not None and few, "line": {"color": colour, "width": width},
+                       "x0": at - 0.011 * end, "x1": at + 0.011 * end, "y0": floor + 0.01, "y1": floor + 0.99})
     return frames
+
+
+# --- why it was sent there --------------------------------------------------------------------------------------------
+
+
+def choice(result: Result, key: str, request: int, *, dark: bool) -> Pic:
+    """What each replica had of one request's prompt, its load and its score when the router decided; the chosen one marked."""
+    look, fleet = g.theme(dark), result.fleets[key]
+    d = _decisions(fleet)
+    there, load, score = d.there[request], d.load[request], d.score[request]
+    replicas, took = len(load), int(fleet.replica[request])
+    rows = [f"<b>▶ {i + 1}</b>" if i == took else f"{i + 1}" for i in range(replicas)]
+    tone, believed = g.swatch(FOUND, dark), d.matched[request]
+    columns: list[tuple[str, NDArray[Any], str]] = [("lies there, tokens", there, ",.0f"), ("in flight", load, ",.0f")]
+    if np.isfinite(score).any():
+        columns.append(("its score", score, ".3g"))
+    data, notes = [], []
+    sheet = g.layout(dark, CHOICE_HEIGHT, margin={"l": 52, "r": 10, "t": 40, "b": 26}, bargap=0.25)
+    for k, (title, values, form) in enumerate(columns):
+        low, high = k / len(columns) + (0.03 if k else 0), (k + 1) / len(columns) - 0.03
+        axis, top = f"x{k + 1}" if k else "x", max(1e-9, float(np.nanmax(np.where(np.isfinite(values), values, 0))))
+        shown = [("not there" if load[i] < 0 else "–" if not np.isfinite(v) else format(float(v), form))
+                 for i, v in enumerate(values.tolist())]
+        data.append({
+            "type": "bar", "orientation": "h", "name": title, "xaxis": axis, "y": rows,
+            "x": [max(0.0, float(v)) if np.isfinite(v) else 0.0 for v in values.tolist()],
+            "marker": tone if k == 0 else {"color": look.muted}, "text": shown, "textposition": "outside", "textangle": 0,
+            "textfont": {"size": 11, "color": look.ink}, "cliponaxis": False, "customdata": [[-1]] * replicas,
+            "hovertemplate": f"replica %{{y}}: %{{text}} ({title})<extra></extra>",
+        })
+        sheet["xaxis" + axis[1:]] = {"domain": [low, high], "range": [0, 1.45 * top], "fixedrange": True, "visible": False}
+        notes.append(g.note(title, low, 1, dark, yshift=2, font={"size": 11, "color": look.muted}))
+    sheet["yaxis"] = {"autorange": "reversed", "type": "category", "fixedrange": True, "showgrid": False,
+                      "tickfont": {"size": 12, "color": look.ink}, "title": {"text": "replica", "standoff": 2}}
+    notes.append(g.note(f"<b>{name(result, key)}</b> on request {request + 1}: {_prompt(result, request)}", 0, 1, dark, yshift=18,
+                        xshift=-46, font={"size": 12, "color": look.ink}))
+    asked = (believed >= 0).any()
+    notes.append(g.note("what the router believed lies there: " + ", ".join(f"{max(0, int(b)):,}" for b in believed[load >= 0])
+                        if asked and replicas <= 6 else "" if asked else "the router does not ask what lies where", 0, 0, dark,
+                        xshift=-46, yshift=-8, yanchor="top", font={"size": 11, "color": look.muted}))
+    sheet["annotations"] = notes
+    return Pic({"data": data, "layout": sheet}, alt_choice(result, key, request), lambda: table_choice(result, key, request),
+               CHOICE_HEIGHT)
+
+
+def _prompt(result: Result, request: int) -> str:
+    return f"turn {result.scenario.turn[request]}, {result.scenario.trace.prompt[request]:,} tokens"
+
+
+def _decisions(fleet: FleetRun) -> Decisions:
+    assert fleet.decisions is not None
+    return fleet.decisions
+
+
+def alt_choice(result: Result, key: str, request: int) -> str:
+    """The choice in words."""
+    fleet = result.fleets[key]
+    there, took = _decisions(fleet).there[request], int(fleet.replica[request])
+    best = int(np.argmax(there))
+    much = f"{there[took]:,} of its {result.scenario.trace.prompt[request]:,} prompt tokens lay there"
+    more = "" if there[best] <= there[took] else f"; {there[best]:,} lay on replica {best + 1}"
+    return f"{name(result, key)} sent request {request + 1} to replica {took + 1}: {much}{more}."
+
+
+def table_choice(result: Result, key: str, request: int) -> pd.DataFrame:
+    """A row for each replica: what lay there, what the router believed, its load, what waited, its score; who was chosen."""
+    fleet = result.fleets[key]
+    d, replicas = _decisions(fleet), len(result.scenario.joins)
+    return pd.DataFrame({
+        "replica": np.arange(1, replicas + 1), "chosen": np.arange(replicas) == fleet.replica[request],
+        "tokens there": d.there[request], "tokens believed": np.where(d.matched[request] < 0, np.nan, d.matched[request]),
+        "in flight": np.where(d.load[request] < 0, np.nan, d.load[request]), "waiting": d.waiting[request],
+        "score": d.score[request],
+    })
+
+
+# --- where the prompt tokens went -------------------------------------------------------------------------------------
+
+
+def ledger(result: Result, *, dark: bool) -> Pic:
+    """All prompt tokens under each router: found, computed because nobody had them, computed anew."""
+    look, total = g.theme(dark), float(result.scenario.trace.prompt.sum())
+    parts = _parts(result)
+    rows = [name(result, key) for key in result.fleets]
+    data: list[dict[str, Any]] = []
+    for label, marker, values, font in (
+            ("found", g.swatch(FOUND, dark), parts["found"], g.bar_font(FOUND, dark)),
+            ("new to all", {"color": look.grid, "line": {"width": 1, "color": look.muted}}, parts["new"],
+             {"color": look.ink, "size": 11}),
+            ("computed anew", g.swatch(ANEW, dark), parts["again"], g.bar_font(ANEW, dark))):
+        data.append({
+            "type": "bar", "orientation": "h", "name": label, "y": rows, "x": [v / total for v in values], "marker": marker,
+            "text": [f"{label} {g.percent(v / total)}" for v in values], "textposition": "inside", "textangle": 0,
+            "insidetextfont": font, "customdata": [[-1, f"{v:,.0f} tokens"] for v in values],
+            "hovertemplate": f"{label}: %{{customdata[1]}}, %{{x:.1%}}<extra></extra>",
+        })
+    notes = [g.note(f"{row}: {g.count(int(result.numbers[key]['evicted']), 'block')} of remembered prefix given away", 0, k, dark,
+                    xref="paper", yref="y", yshift=17, yanchor="bottom", font={"size": 11, "color": look.muted})
+             for k, (key, row) in enumerate(zip(result.fleets, rows, strict=True))]
+    sheet = g.layout(
+        dark, LEDGER_HEIGHT, margin={"l": 8, "r": 8, "t": 16, "b": 30}, barmode="stack", bargap=0.45, annotations=notes,
+        uniformtext=g.FITTING,
+        xaxis={"range": [0, 1], "tickformat": ".0%", "fixedrange": True, "showgrid": False, "title": {"text": ""}},
+        yaxis={"autorange": "reversed", "type": "category", "fixedrange": True, "visible": False})
+    return Pic({"data": data, "layout": sheet}, alt_ledger(result), lambda: table_ledger(result), LEDGER_HEIGHT)
+
+
+def _parts(result: Result) -> dict[str, list[float]]:
+    """Prompt tokens found, new to every cache, and computed anew, by router; they add up to all prompt tokens."""
+    total = float(result.scenario.trace.prompt.sum())
+    found = [float(fleet.hits.sum()) for fleet in result.fleets.values()]
+    again = [result.numbers[key]["again"] for key in result.fleets]
+    return {"found": found, "new": [total - f - a for f, a in zip(found, again, strict=True)], "again": again}
+
+
+def alt_ledger(result: Result) -> str:
+    """The ledger in words."""
+    total, parts = float(result.scenario.trace.prompt.sum()), _parts(result)
+    said = [f"{name(result, key)}: {g.percent(parts['found'][k] / total)} found, {g.percent(parts['again'][k] / total)} computed "
+            f"anew" for k, key in enumerate(result.fleets)]
+    return f"Of all prompt tokens: {'; '.join(said)}. One infinite cache would find {g.percent(result.ceiling)}."
+
+
+def table_ledger(result: Result) -> pd.DataFrame:
+    """A row for each router, in tokens, and the blocks of remembered prefix that were given away."""
+    parts = _parts(result)
+    return pd.DataFrame({
+        "router": [name(result, key) for key in result.fleets], "found": parts["found"], "new to all": parts["new"],
+        "computed anew": parts["again"], "evicted, blocks": [result.numbers[key]["evicted"] for key in result.fleets],
+    })
+
+
+# --- the sweep and the band -------------------------------------------------------------------------------------------
+
+_OVER = {"cache": "KV memory per replica, tokens", "replicas": "replicas", "rate": "conversations/s"}
+_SHORT = {"round_robin": "robin", "sticky": "sticky", "aware": "third"}
+
+
+def sweep(curve: Sweep, *, dark: bool) -> Pic:
+    """Hit rate and p99 TTFT over the whole range of one knob; over the memory, the hit rate of every size as well."""
+    rows = [Row("hit rate (dotted: one infinite cache)", ".0%", {_SHORT[k]: y for k, y in curve.hit_rate.items()}, 1.0),
+            Row("TTFT p99, s", "~g", {_SHORT[k]: y for k, y in curve.ttft_p99.items()})]
+    figure = g.strip(curve.x, rows, curve.x_here, x_title=_OVER[curve.over], dark=dark, height=SWEEP_HEIGHT, log=True,
+                     note_below=curve.note)
+    look = g.theme(dark)
+    figure["data"].append({"type": "scatter", "mode": "lines", "name": "one infinite cache", "x": curve.x.tolist(), "yaxis": "y",
+                           "y": curve.ceiling.tolist(), "line": {"color": look.muted, "width": 1, "dash": "dot"},
+                           "hovertemplate": "one infinite cache: %{y:.0%}<extra></extra>"})
+    for k, (key, (size, rate)) in enumerate(curve.curves.items()):
+        line = {"color": g.policy_line(k, dark)["color"], "width": 1, "shape": "hv"}
+        inside = size >= curve.x[0]
+        figure["data"].append({"type": "scatter", "mode": "lines", "name": f"{_SHORT[key]}, every size", "yaxis": "y",
+                               "x": size[inside].tolist(), "y": np.round(rate[inside], 4).tolist(), "line": line,
+                               "hoverinfo": "skip"})
+    figure["layout"]["xaxis"]["ticktext"] = [_tick(curve, v) for v in curve.x.tolist()]
+    return Pic(figure, alt_sweep(curve), lambda: table_sweep(curve), SWEEP_HEIGHT)
+
+
+def _tick(curve: Sweep, value: float) -> str:
+    """What stands at a value on the axis: every other one, so that there is room on a narrow screen."""
+    if curve.over == "cache":
+        return f"{value / 1024:.0f}K" if value in (8192, 16384, 32768, 65536, 131072, 262144, 524288) else ""
+    return f"{value:g}" if value in (0.25, 0.5, 1, 2, 4, 8, 16) else ""
+
+
+def alt_sweep(curve: Sweep) -> str:
+    """The sweep's finding in words: at both ends and here."""
+    said = []
+    for i in dict.fromkeys((0, int(np.flatnonzero(curve.x == curve.x_here)[0]), len(curve.x) - 1)):
+        rates = g.listed([f"{g.percent(float(y[i]))} with {curve.names[k]}" for k, y in curve.hit_rate.items()])
+        said.append(f"at {curve.x[i]:,g} the hit rate is {rates}")
+    return f"Sweep over {_OVER[curve.over]}: {'; '.join(said)}. {curve.note}".rstrip()
+
+
+def table_sweep(curve: Sweep) -> pd.DataFrame:
+    """A row for each value of the knob, as simulated."""
+    return pd.DataFrame({
+        _OVER[curve.over]: curve.x, **{f"{curve.names[k]}: hit rate": y for k, y in curve.hit_rate.items()},
+        **{f"{curve.names[k]}: TTFT p99, s": y for k, y in curve.ttft_p99.items()}, "one infinite cache": curve.ceiling,
+    })
+
+
+def band(spread: Band, result: Result, *, dark: bool) -> Pic:
+    """The hit rate over the seeds: a ring for each, the median, and the run on the screen."""
+    look = g.theme(dark)
+    data: list[dict[str, Any]] = []
+    notes = [g.note("◆ on the screen", 1, 1, dark, xanchor="right", yshift=3, font={"size": 11, "color": look.select})]
+    ring = {"symbol": "circle-open", "size": 9, "line": {"width": 2}}
+    for k, (key, rates) in enumerate(spread.hit_rate.items()):
+        row, here = _SHORT[key], result.numbers[key]["hit_rate"]
+        data.append({"type": "scatter", "mode": "markers", "name": row, "x": rates.tolist(), "y": [row] * len(rates),
+                     "marker": ring | {"color": g.policy_line(k, dark)["color"]}, "text": [f"seed {s}" for s in spread.seeds],
+                     "hovertemplate": "%{text}: %{x:.0%}<extra></extra>"})
+        data.append({"type": "scatter", "mode": "markers", "x": [here], "y": [row], "name": "on the screen",
+                     "marker": {"symbol": "diamond", "size": 13, "color": look.select},
+                     "hovertemplate": "on the screen: %{x:.0%}<extra></extra>"})
+        notes.append(g.note(f"median {g.percent(spread.median(key))}", spread.median(key), k, dark, xref="x", yref="y",
+                            xanchor="center", yshift=7, font={"size": 11, "color": look.ink}))
+    rows = {"autorange": "reversed", "fixedrange": True, "type": "category", "tickfont": {"size": 12, "color": look.ink}}
+    sheet = g.layout(dark, BAND_HEIGHT, margin={"l": 52, "r": 16, "t": 22, "b": 40}, annotations=notes, yaxis=rows,
+                     xaxis={"range": [0, 1.02], "fixedrange": True, "tickformat": ".0%", "nticks": 6,
+                            "title": {"text": f"hit rate, {len(spread.seeds)} seeds"}})
+    return Pic({"data": data, "layout": sheet}, alt_band(spread, result), lambda: table_band(spread, result), BAND_HEIGHT)
+
+
+def alt_band(spread: Band, result: Result) -> str:
+    """The band's finding in words."""
+    said = [f"{name(result, key)}: median {g.percent(spread.median(key))}, from {g.percent(float(y.min()))} to "
+            f"{g.percent(float(y.max()))}" for key, y in spread.hit_rate.items()]
+    return f"Hit rate over {len(spread.seeds)} seeds. {'; '.join(said)}."
+
+
+def table_band(spread: Band, result: Result) -> pd.DataFrame:
+    """A row for each seed."""
+    names = result.scenario.policies
+    return pd.DataFrame({"seed": spread.seeds, **{f"{names[k]}: hit rate": y for k, y in spread.hit_rate.items()},
+                         **{f"{names[k]}: TTFT p99, s": y for k, y in spread.ttft_p99.items()}})

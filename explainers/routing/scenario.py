@@ -418,7 +418,7 @@ def sweep(values: Values, uploaded: Trace | None = None, over: str = "cache") ->
     curves = {}
     if over == "cache":
         curves = {key: _curve(scene.trace, scene.fleet(key, record=False).replica) for key in scene.policies}
-        notes.append("Lines: every size, for requests that come one by one and go where they go here.")
+        notes.append("Thin lines: every size, routed as here, one request at a time.")
     return Sweep(over, x, here, _column(runs, "hit_rate"), _column(runs, "ttft_p99"), curves,
                  np.array([each["round_robin"]["ceiling"] for each in runs]), scene.policies, " ".join(notes))
 
