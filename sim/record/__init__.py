@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sim.record import orca, paged_attention, sarathi, shortest_first, step_times
+from sim.record import orca, paged_attention, routing, sarathi, shortest_first, step_times
 from sim.record.claim import Claim
 
 __all__ = ["CLAIMS", "Claim", "compute", "named", "table", "to_json"]
 
 # name -> function that computes the claim; a few may share a simulation, which is kept.
-_ROOMS = (step_times, orca, paged_attention, sarathi, shortest_first)
+_ROOMS = (step_times, orca, paged_attention, sarathi, shortest_first, routing)
 CLAIMS: dict[str, Callable[[], Claim]] = {name: one for room in _ROOMS for name, one in room.CLAIMS.items()}
 
 

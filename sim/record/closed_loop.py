@@ -18,45 +18,57 @@ from sim.trace import Trace
 
 @dataclass(frozen=True)
 class Served:
-    """One run a replica, of the requests that went there, with the arrivals that came of it."""
+    """What happened until the last conversation began, since as many as asked for are under way only so long.
+
+    runs    one a replica, of the requests that went there, with the arrivals that came of it; the last have no end
+    begun   s, when the last conversation began; figures are of the second half of that time, when caches have filled
+    """
 
     runs: tuple[Run, ...]
+    begun: float
 
     @property
     def ttft(self) -> float:
-        """Mean time to first token, s."""
-        return float(np.concatenate([run.first_token_us - run.trace.arrival_us for run in self.runs]).mean() / 1e6)
+        """Mean time to first token of the requests that came, s."""
+        late = [(run.first_token_us / 1e6 - run.trace.arrival)[run.trace.arrival > self.begun / 2] for run in self.runs]
+        return float(np.nanmean(np.concatenate(late)))
 
     @property
     def hit_rate(self) -> float:
-        """Prompt tokens found in the prefix caches, of all."""
-        return sum(int(run.cached.sum()) for run in self.runs) / sum(int(run.trace.prompt.sum()) for run in self.runs)
+        """Prompt tokens found in the prefix caches, of all prompt tokens of the requests that came."""
+        late = [run.trace.arrival > self.begun / 2 for run in self.runs]
+        found = sum(int(run.cached[rows].sum()) for run, rows in zip(self.runs, late, strict=True))
+        return found / sum(int(run.trace.prompt[rows].sum()) for run, rows in zip(self.runs, late, strict=True))
 
     @property
     def throughput(self) -> float:
-        """Prompt and reply tokens over the time until the last one, tokens/s."""
-        tokens = sum(int(run.trace.prompt.sum() + run.trace.output.sum()) for run in self.runs)
-        return tokens / max(float(run.finished_us.max()) / 1e6 for run in self.runs)
+        """Prompt and reply tokens per second of the requests that ended."""
+        tokens = 0
+        for run in self.runs:
+            rows = (run.finished_us > 0.5e6 * self.begun) & (run.finished_us <= 1e6 * self.begun)
+            tokens += int((run.trace.prompt + run.trace.output)[rows].sum())
+        return tokens / (self.begun / 2)
 
 
 def serve(threads: Trace, at_once: int, service: StepTime, policy: Policy, router: Router, replicas: int,
           tick_s: float = 0.02) -> Served:
-    """Serve every conversation of the trace to its end, `at_once` of them at any time; where one ends, the next begins.
+    """Serve the conversations of the trace, `at_once` of them at any time, until the last begins; where one ends the next begins.
 
     threads  turns one after another, conversation by conversation (`session` says whose); arrivals are not used
     router   may go by session and load; it is told of no matches
     tick_s   the clock's step, s: a turn comes up to that much after the reply before it
 
-    Each replica must get a request. ValueError if the trace has no sessions, or the policy no prefix cache.
+    Each replica must get a request. ValueError unless there are sessions, more than `at_once`, and a prefix cache.
     """
     if threads.session is None or policy.memory is None or not policy.memory.prefix_cache:
         raise ValueError("conversations need a trace with sessions and a policy with a prefix cache")
     fleet = _Fleet(threads, service, policy, replicas)
     last = np.append(np.diff(threads.session) != 0, True).tolist()
     waiting = deque([0, *(row + 1 for row in range(len(last) - 1) if last[row])])
-    ready = [waiting.popleft() for _ in range(min(at_once, len(waiting)))]
-    now = 0.0
-    while ready or any(fleet.load):
+    if len(waiting) <= at_once:
+        raise ValueError(f"there must be more conversations than {at_once}, which are under way at once, not {len(waiting)}")
+    ready, now = [waiting.popleft() for _ in range(at_once)], 0.0
+    while waiting:
         for row in ready:
             fleet.send(row, now, router)
         now += 1e6 * tick_s
@@ -66,7 +78,7 @@ def serve(threads: Trace, at_once: int, service: StepTime, policy: Policy, route
                 ready.append(row + 1)
             elif waiting:
                 ready.append(waiting.popleft())
-    return fleet.served()
+    return Served(fleet.runs(), now / 1e6)
 
 
 class _Fleet:
@@ -114,9 +126,10 @@ class _Fleet:
                     rows.append(self.rows[i][request])
         return rows
 
-    def served(self) -> Served:
+    def runs(self) -> tuple[Run, ...]:
+        """What became of the requests so far, replica by replica."""
         arrival = np.array(self.intake.arrival) / 1e6
-        return Served(tuple(
+        return tuple(
             engine.run(Trace(arrival[rows], self.threads.prompt[rows], self.threads.output[rows]))
             for engine, rows in zip(self.engines, self.rows, strict=True)
-        ))
+        )
