@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from explainers.kit.glossary import Term, matching, terms
+from explainers.kit.link import ANEW
 
 
 def page(pages: Mapping[str, Any]) -> None:
@@ -42,5 +43,5 @@ def _entry(term: Term, known: Mapping[str, Term], pages: Mapping[str, Any]) -> N
 def link(term: Term, pages: Mapping[str, Any]) -> None:
     """Into the lesson that shows the term, with its knobs set for it."""
     set_for_it = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in term.state.items()}
-    query = {"v": "1", **set_for_it}
+    query = {"v": "1", ANEW: "1", **set_for_it}
     st.page_link(pages[term.lesson], label=f"See it: {pages[term.lesson].title}", query_params=query if term.state else None)

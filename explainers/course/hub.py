@@ -12,10 +12,10 @@ from explainers import LEVELS, PATH, Entry
 from explainers.kit import lesson as kit
 from explainers.kit import progress
 from explainers.kit.grammar import Pic
+from explainers.kit.lesson import SANDBOX
 from explainers.kit.thumbnail import thumbnail
 
 ROW = 3  # cards in a row
-SANDBOX = "prediction,presets,quiz"  # what a sandbox leaves out: the stage and every control stay
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
@@ -63,4 +63,4 @@ def _card(entry: Entry, where: Any, is_done: bool) -> None:
         st.markdown(story.QUESTION)
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption(f"{entry.minutes} min · {'✓ done' if is_done else 'not done yet'}", width="content")
-            st.page_link(where, label="Skip to its sandbox", query_params={"v": "1", "hide": SANDBOX, "guess": "skip"})
+            st.page_link(where, label="Skip to its sandbox", query_params=SANDBOX)

@@ -29,6 +29,10 @@ _CONFIG: Final = {"displaylogo": False, "scrollZoom": False, "doubleClick": Fals
                   "modeBarButtonsToRemove": ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"]}
 
 
+SANDBOX: Final = {"v": "1", link.ANEW: "1", "guess": link.SKIP, "hide": "prediction,quiz"}
+"""Query of a lesson's sandbox: nothing is asked; the stage and every control stay."""
+
+
 @dataclass(frozen=True)
 class Lesson:
     """What the scaffold needs to know of a lesson: its address, its heading, the question it answers, its controls.
@@ -590,6 +594,8 @@ def finish(lesson: Lesson) -> None:
         after = PATH[keys.index(lesson.key) + 1:] if lesson.key in keys else ()
         if after and after[0].key in pages:
             st.page_link(pages[after[0].key], label=f"Next: {after[0].title}")
+        if lesson.key in pages:
+            st.page_link(pages[lesson.key], label="Play on in the sandbox", query_params=SANDBOX)
     progress.keep(keys)
 
 

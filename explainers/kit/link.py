@@ -13,7 +13,8 @@ from explainers.kit.knobs import Knob, Value, defaults, encoded
 from explainers.kit.text import clip
 
 VERSION = 1  # raised when an old link would mean something else; then `decode` translates what it can
-OURS = frozenset({"v", "request", "t", "hide", "guess"})
+ANEW: Final = "new"  # in a link from page to page: it means what it says, whatever the lesson was left at
+OURS = frozenset({"v", "request", "t", "hide", "guess", ANEW})
 STREAMLITS = frozenset({"embed", "embed_options"})  # read by Streamlit itself; the address keeps them (components/link.js)
 SKIP: Final = "skip"  # in place of a prediction
 HIDEABLE = frozenset({"presets", "prediction", "upload", "quiz"})  # what a link may hide besides knobs

@@ -28,12 +28,18 @@ def own(lesson: str, what: str) -> str:
 def restore(lesson: str, knobs: Sequence[Knob]) -> link.State:
     """The state that this rerun shows. Call once, before any widget.
 
-    The query is read when the lesson is first opened in this session and never written; components/link.js keeps the
-    address in step. Coming back from another lesson finds the session's state, not a query.
+    The query is read when the lesson is first opened in this session, and when it is opened by a link that says so
+    (link.ANEW); it is never written: components/link.js keeps the address in step. Coming back from another lesson finds the
+    session's state, not a query.
     """
-    kept = own(lesson, "state")
-    if kept not in st.session_state:
+    kept, renewed = own(lesson, "state"), own(lesson, "renewed")
+    anew = link.ANEW in st.query_params  # a link within the course; the address says so until link.js has rewritten it
+    if kept not in st.session_state or (anew and not st.session_state.get(renewed)):
         st.session_state[kept] = link.decode(st.query_params.to_dict(), knobs)
+        asked_now(lesson)
+        for knob in knobs:
+            st.session_state.pop(name(lesson, knob.key), None)
+    st.session_state[renewed] = anew
     state: link.State = st.session_state[kept]
     values: dict[str, Value] = {}
     for knob in knobs:

@@ -50,3 +50,15 @@ def test_start_opens_the_first_lesson_and_a_sandbox_asks_nothing(page: Page, ser
     at_rest(page)
     expect(page.get_by_role("button", name="Commit")).to_have_count(0)
     expect(page.get_by_role("heading", name="Check yourself")).to_have_count(0)
+
+
+def test_a_sandbox_link_means_what_it_says_although_the_lesson_has_been_open(page: Page, server: str) -> None:
+    key = PATH[-1].key
+    page.goto(f"{server}/{key}")
+    expect(page.get_by_role("button", name="Commit")).to_be_visible()
+    at_rest(page)
+    page.get_by_role("link", name="Play on in the sandbox").click()
+    expect(page.get_by_role("button", name="Commit")).to_have_count(0)
+    page.wait_for_url("**hide=*")
+    at_rest(page)
+    assert "new=" not in page.url
