@@ -255,7 +255,8 @@ def _load(result: Result, key: str, cursor_ms: float | None, axis: str, dark: bo
     return [
         both | {"name": "requests", "y": (lane + 0.69).tolist(), "x": [0.62 * n / most for n in requests], "marker": ink,
                 "text": [str(n) if len(requests) <= 8 else "" for n in requests], "textposition": "outside",
-                "constraintext": "none", "textfont": {"size": 11, "color": look.ink}, "textangle": 0, "cliponaxis": False, "customdata": [[-1, i + 1, n] for i, n in enumerate(requests)],
+                "constraintext": "none", "textfont": {"size": 11, "color": look.ink}, "textangle": 0, "cliponaxis": False,
+                "customdata": [[-1, i + 1, n] for i, n in enumerate(requests)],
                 "hovertemplate": "replica %{customdata[1]}: %{customdata[2]} requests<extra></extra>"},
         both | {"name": "memory", "y": (lane + 0.28).tolist(), "x": filled.tolist(), "marker": frame,
                 "customdata": [[-1, i + 1, g.percent(f)] for i, f in enumerate(filled.tolist())],
@@ -392,7 +393,7 @@ def ledger(result: Result, *, dark: bool) -> Pic:
             "insidetextfont": font, "customdata": [[-1, f"{v:,.0f} tokens"] for v in values],
             "hovertemplate": f"{label}: %{{customdata[1]}}, %{{x:.1%}}<extra></extra>",
         })
-    notes = [g.note(f"{row}: {g.count(int(result.numbers[key]['evicted']), 'block')} of remembered prefix given away", 0, k, dark,
+    notes = [g.note(f"{row}: {g.count(int(result.numbers[key]['evicted']), 'block')} evicted", 0, k, dark,
                     xref="paper", yref="y", yshift=17, yanchor="bottom", font={"size": 11, "color": look.muted})
              for k, (key, row) in enumerate(zip(result.fleets, rows, strict=True))]
     sheet = g.layout(
@@ -457,7 +458,7 @@ def sweep(curve: Sweep, *, dark: bool) -> Pic:
 def _tick(curve: Sweep, value: float) -> str:
     """What stands at a value on the axis: every other one, so that there is room on a narrow screen."""
     if curve.over == "cache":
-        return f"{value / 1024:.0f}K" if value in (8192, 16384, 32768, 65536, 131072, 262144, 524288) else ""
+        return f"{value / 1024:.0f}K" if value in (8192, 16384, 32768, 65536, 131072, 262144) else ""
     return f"{value:g}" if value in (0.25, 0.5, 1, 2, 4, 8, 16) else ""
 
 

@@ -55,7 +55,7 @@ KNOWING = frozenset({LONGEST, DYNAMO, LLM_D, AIBRIX})
 EVENTS, NOTES = "cache events", "its own notes"
 GENERATED, SAMPLE, OWN = "generated", "sample", "own file"
 OWN_NUMBER, FITS = "own number", "what fits"
-CACHES = (4_096, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152, 65_536, 131_072, 262_144, 524_288)
+CACHES = (4_096, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152, 65_536, 131_072, 262_144, 393_216)
 FLEETS = (1, 2, 3, 4, 6, 8, 12, 16)
 RATES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
 
@@ -126,10 +126,10 @@ PRESETS: tuple[Preset, ...] = (
            "two send it where it was: only the new question is computed."),
     Preset("shared", "One shared system prompt", {"prompts": 1},
            "Every prompt starts alike, so every match is longest on the one replica that had the first: it gets all, and the "
-           "rest idle. Set “Imbalance, requests” to 4, or choose llm-d."),
+           "rest idle. Set “Imbalance, requests” to 4, or choose Dynamo."),
     Preset("plenty", "So much cache that routing hardly matters",
-           {"cache": 524_288, "prompts": 2, "prefix": 4_000, "question": 50, "answer": 50, "sessions": 60, "turns": 3},
-           "Long system prompts, short turns, and memory for all of it on every replica: after the first minute everything is "
+           {"fit": FITS, "prompts": 4, "prefix": 4_000, "question": 50, "answer": 50, "sessions": 120, "turns": 3, "rate": 2.0},
+           "Long system prompts, short turns, and memory for all of it on every replica: soon each system prompt is "
            "everywhere. See the sweep over memory for where routing begins to matter."),
     Preset("skewed", "Skewed tenants", {**_BUSY, "router": LONGEST},
            "Most conversations share one tenant's system prompt. Pure affinity sends them all to the replica that has it: most "
@@ -265,15 +265,11 @@ def build(values: Values, uploaded: Trace | None = None) -> Scenario:
     """The scenario of the knobs; `uploaded` is the own file.
 
     Raises ValueError with a message for the learner: no file yet, a file that does not say what its prompts hold, an empty
-    window, weights that do not fit.
+    window.
     """
     v = filled(values)
-    try:
-        server = service(str(v["model"]), str(v["gpu"]))
-        tokens = server.kv_tokens() if v["fit"] == FITS else int(v["cache"])
-    except ValueError as error:
-        what = f"{v['model']} does not fit on one {v['gpu']}"
-        raise ValueError(f"{what}. Choose a smaller model or a larger GPU. ({error})") from None
+    server = service(str(v["model"]), str(v["gpu"]))  # each of these models fits on each of these GPUs
+    tokens = server.kv_tokens() if v["fit"] == FITS else int(v["cache"])
     trace, note = _trace(v, uploaded)
     policy = vllm(SLOTS, BUDGET, Memory(tokens // BLOCK, BLOCK, prefix_cache=True))
     source: Literal["events", "own"] = "events" if v["knowledge"] == EVENTS else "own"
