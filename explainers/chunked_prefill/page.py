@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError
+from concurrent.futures import Future
 from typing import Any
 
 import streamlit as st
@@ -35,14 +35,7 @@ def _why(state: State, result: Any) -> None:
     kit.sentence(LESSON, "\n".join(f"- {line}" for line in story.RARELY_SAID), "rarely")
 
 
-LIMIT, SEARCH = LESSON.id("limit"), LESSON.id("search")
-
-
-def _searches(state: State) -> dict[str, tuple[Any, ...]]:
-    """What is asked of the worker for each policy, by the knobs that play a part."""
-    knobs = ("budget", "cap", "model", "gpu", "tp", "tiles", "overhead", "seed")
-    values = tuple((key, state.values[key]) for key in knobs)
-    return {key: (LESSON.key, values, key, int(st.session_state.get(LIMIT) or 100)) for key in scenario.KEYS}
+LIMIT, SEARCH, ASKED = (LESSON.id(name) for name in ("limit", "search", "asked"))
 
 
 def _capacity(state: State, result: Any) -> None:
@@ -55,15 +48,25 @@ def _capacity(state: State, result: Any) -> None:
         _found(state)
 
 
+def _asked(state: State) -> dict[str, tuple[tuple[Any, ...], Future[Any]]]:
+    """What is asked of the worker by policy, and its answer to be. What a moved knob made idle does not stand in its way."""
+    limit = int(st.session_state.get(LIMIT) or 100)
+    queries = {key: (LESSON.key, scenario.bears(state.values, key), key, limit) for key in scenario.KEYS}
+    for query in set(st.session_state.get(ASKED, ())) - set(queries.values()):
+        worker.give_up(query)
+    st.session_state[ASKED] = tuple(queries.values())
+    return {key: (query, worker.ask(query, scenario.load, *query[1:], reports=True)) for key, query in queries.items()}
+
+
 def _found(state: State) -> None:
-    asked = {key: worker.ask(query, scenario.load, *query[1:]) for key, query in _searches(state).items()}
-    if not all(future.done() for future in asked.values()):
+    asked = [future for _, future in _asked(state).values()]
+    if not all(future.done() and not worker.given_up(future) for future in asked):
         _progress(state)
         return
     try:
-        found = {key: future.result() for key, future in asked.items()}
-    except (ValueError, CancelledError) as error:
-        st.warning(plain(str(error)) or "The search was given up. Press again to start it anew.")
+        found = dict(zip(scenario.KEYS, (future.result() for future in asked), strict=True))
+    except ValueError as error:
+        st.warning(plain(str(error)))
         return
     limit = int(st.session_state[LIMIT])
     curve = scenario.curve(state.values, {key: load for key, (load, _) in found.items()}, limit)
@@ -73,19 +76,19 @@ def _found(state: State) -> None:
 
 @st.fragment(run_every=0.5)
 def _progress(state: State) -> None:
-    """How many of the searches are there; when all are, the section is drawn with them."""
-    asked = {key: worker.ask(query, scenario.load, *query[1:]) for key, query in _searches(state).items()}
-    done = [future for future in asked.values() if future.done() and not future.cancelled()]
-    speeds = [future.result()[1] for future in done if future.exception() is None]
-    said = f", {speeds[-1]:,.0f} requests simulated a second" if speeds else ""
-    st.progress(len(done) / len(asked), f"Searching: {len(done)} of {len(asked)} policies{said}. The lesson goes on meanwhile.")
-    st.button("Cancel", key=LESSON.id("cancel"), on_click=_cancel, args=(state,))
-    if all(future.done() for future in asked.values()):
+    """How far the searches are; when all are there, the section is drawn with them."""
+    asked = _asked(state)
+    done = [future.done() for _, future in asked.values()]
+    told = [worker.progress(query) for query, _ in asked.values()]
+    share, words = story.search_progress(done, told)
+    st.progress(share, words)
+    st.button("Cancel", key=LESSON.id("cancel"), on_click=_cancel)
+    if all(done):
         st.rerun()
 
 
-def _cancel(state: State) -> None:
-    for query in _searches(state).values():
+def _cancel() -> None:
+    for query in st.session_state.pop(ASKED, ()):
         worker.give_up(query)
     st.session_state[SEARCH] = False
     st.rerun()

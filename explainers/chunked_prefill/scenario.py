@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
@@ -440,16 +440,16 @@ def _busy_us(run: Run) -> float:
     return float((steps.end_us - steps.start_us)[mine].sum())
 
 
-def model_error(values: Values, key: str) -> tuple[float, float] | None:
+def model_error(values: Values, kind: str) -> tuple[float, float] | None:
     """How far the model's step times are from the measured ones, median and 95th percentile in %; None: nothing was measured.
 
-    Of steps like those that make a policy's gap: prompts alone, or prompt tokens beside decodes; over all measured models.
+    kind  of steps: step_times.KINDS, decodes, prompts alone, or prompt tokens beside decodes; over all measured models
     """
     v = filled(values)
     device = {gpu: name for name, gpu in step_times.DEVICES.items()}.get(str(v["gpu"]))
     if device is None:
         return None
-    off = step_times.errors(bool(v["tiles"]))[device, "prefill" if key == "alone" else "hybrid"]
+    off = step_times.errors(bool(v["tiles"]))[device, kind]
     median, p95 = np.quantile(off, (0.5, 0.95)).tolist()
     return 100 * median, 100 * p95
 
@@ -517,11 +517,18 @@ CHATS, BATCH, ORCA_BATCH = 2048, 128, 16
 """Requests at each rate, and the largest batches: as Sarathi-Serve's artifact has them."""
 
 
-def load(values: Values | tuple[tuple[str, Value], ...], key: str, slo_tbt_ms: float) -> tuple[Load, float]:
+def bears(values: Values, key: str) -> tuple[tuple[str, Value], ...]:
+    """The knobs that a policy's load depends on, as they stand: only chunks have a budget and a cap."""
+    of = ("model", "gpu", "tp", "tiles", "overhead", "seed") + (("budget", "cap") if key == "chunks" else ())
+    return tuple((name, values[name]) for name in of)
+
+
+def load(values: Values | tuple[tuple[str, Value], ...], key: str, slo_tbt_ms: float,
+         report: Callable[[tuple[int, float]], None] | None = None) -> tuple[Load, float]:
     """How much chat load one policy bears, and how many requests a second that simulated. Runs for a breath or two.
 
     "alone" is vLLM v0, "whole" Orca with its reservations, "chunks" Sarathi-Serve under the budget. ValueError where
-    nothing fits beside the weights.
+    nothing fits beside the weights. After each rate `report` gets how many were tried, and simulated requests a second.
     """
     v = filled(dict(values))
     server = _service(v)
@@ -532,7 +539,8 @@ def load(values: Values | tuple[tuple[str, Value], ...], key: str, slo_tbt_ms: f
         "chunks": lambda: replace(sarathi_serve(BATCH, int(v["budget"]), blocks, BLOCK), chunk_cap=int(v["cap"])),
     }[key]()
     rule, chats = capacity.Rule(slo_tbt_ms / 1000), capacity.chat(CHATS, int(v["seed"]))
-    found = capacity.search(chats, server, policy, rule)
+    tell = None if report is None else lambda found: report((len(found.points), found.per_second))
+    found = capacity.search(chats, server, policy, rule, report=tell)
     points = list(found.points)
     for share in (0.25, 0.5, 0.75, 1.15):  # so that the curve is one
         rate = share * max(found.rate, points[0].rate)
@@ -548,8 +556,8 @@ def curve(values: Values, loads: dict[str, Load], slo_tbt_ms: float) -> Curve:
     v = filled(values)
     gpus = f"{int(v['tp'])} × {v['gpu']}" if int(v["tp"]) > 1 else f"one {v['gpu']}"
     what = (f"{CHATS:,} requests of Sarathi-Serve's chat lengths at each rate, {v['model']} on {gpus}; vLLM v0 (alone) and "
-            f"chunks with "
-            f"at most {BATCH} requests at once, Orca (whole) with {ORCA_BATCH}, reserving {capacity.LONGEST:,} tokens each.")
+            f"chunks with at most {BATCH} requests at once, Orca (whole) with {ORCA_BATCH}, reserving {capacity.LONGEST:,} "
+            "tokens each.")
     return Curve(loads, slo_tbt_ms, 2.0, what)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,21 +37,18 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("p50, p99", "The value that half, or 99 of 100, of the gaps stay below."),
 )
 """(term, one plain sentence of fewer than 20 words)."""
-PREDICTION = Prediction("How long do the streams freeze when the prompt is read first and alone?", "ms", 0, 100_000)
+PREDICTION = Prediction("Prompt first and alone: how long do the streams freeze?", "ms", 0, 100_000)
 CLAIMS: tuple[str, ...] = ("chunk-*", "sarathi-*", "step-time-a100-hybrid-*", "step-time-h100-hybrid-*")
 FIRST_CLAIMS = ("chunk-*-512", "sarathi-*-over-vllm", "sarathi-ablation-*")
 RARELY_SAID = (
-    "**The corner is round.** Below the ridge a step is said to be bound by the weights, above it by computing. In truth "
-    "the time "
-    "rises well before it, and at the ridge both cost about as much: a step there takes some 1.4 times the floor.",
+    "**The corner is round.** Below the ridge a step is said to be bound by the weights, above it by computing. In truth the "
+    "time rises well before it, and at the ridge both cost about as much: a step there takes some 1.4 times the floor.",
     "**The chunk nearest the ridge costs the newcomer most** of all that are not tiny: each of its many steps reads all weights "
-    "again, for few tokens. The useful budget is **two to four times the ridge**: there the gap is still tens of "
-    "milliseconds, and "
-    "the newcomer loses a tenth or a quarter.",
+    "again, for few tokens. The useful budget is **two to four times the ridge**: for Llama-3-8B on an A100 and 16,384 tokens, "
+    "256 to 512, where the gap is still tens of milliseconds and the newcomer's first token comes a quarter to a tenth later.",
     "**One token more can cost a whole tile.** Measured on an A100, linear operations of Llama-3-8B: 136 tokens take 37 % longer "
     "than 128, 264 take 36 % longer than 256, 520 take 12 % longer than 512. So it is the whole step, chunk and decodes "
-    "together, "
-    "that should land on a multiple of 128. Switch on tile rounding to see the stairs.",
+    "together, that should land on a multiple of 128. Switch on tile rounding to see the stairs.",
 )
 """What is true here and seldom said; measurements: step-times/CALIBRATION.md, sections 1 to 3."""
 
@@ -86,16 +84,13 @@ def causes(result: Result) -> list[str]:
     chunk = min(int(v["budget"]) - n, left, int(v["cap"]) or left)
     return [
         f"**{names(result)['alone']}: {_ms(s['alone']['gap_max_ms'])}.** {count(int(s['alone']['prompt_steps']), 'step')} "
-        f"with prompt "
-        f"tokens only: no stream gets a token until {long} {left:,} tokens are read.",
+        f"with prompt tokens only: no stream gets a token until {long} {left:,} tokens are read.",
         f"**{names(result)['whole']}: {_ms(s['whole']['gap_max_ms'])}.** The streams are in the same step as the prompt, "
-        f"but the step "
-        f"lasts as long as the prompt takes: being in it does not shorten it.",
+        "but the step lasts as long as the prompt takes: being in it does not shorten it.",
         f"**{names(result)['chunks']}: {_ms(s['chunks']['gap_max_ms'])}.** "
-        f"{count(int(s['chunks']['prompt_steps']), 'step')} with up "
-        f"to {chunk:,} prompt tokens beside {count(n, 'decode')}; each lasts as long as so many tokens take, and the later "
-        f"ones a "
-        "little longer, as they attend to all that was read before.",
+        f"{count(int(s['chunks']['prompt_steps']), 'step')} with up to {chunk:,} prompt tokens beside {count(n, 'decode')}; "
+        "each lasts as long as so many tokens take, and the later ones a little longer, as they attend to all that was read "
+        "before.",
     ]
 
 
@@ -105,19 +100,16 @@ def life(result: Result, policy_key: str, request: int) -> str:
     who = f"**{names(result)[policy_key]}.** "
     if request < scene.streams:
         gap = result.gaps[policy_key]
-        return (f"{who}Stream {request + 1} ({int(run.trace.prompt[request]):,} tokens of context at its start) gets a "
-                f"token every "
-                f"{_ms(s['gap_p50_ms'])} as a rule; its longest gap is {_ms(gap.ms)}, from {_ms(gap.start_ms)} to "
-                f"{_ms(gap.end_ms)} "
-                "after the landing.")
+        return (f"{who}Stream {request + 1} ({int(run.trace.prompt[request]):,} tokens of context at its start) gets a token "
+                f"every {_ms(s['gap_p50_ms'])} as a rule; its longest gap is {_ms(gap.ms)}, from {_ms(gap.start_ms)} to "
+                f"{_ms(gap.end_ms)} after the landing.")
     k = request - scene.streams + 1
     arrival, admitted, first = (float(x[request]) for x in (run.trace.arrival_us, run.admitted_us, run.first_token_us))
     wait = (admitted - arrival) / 1e6
     mine = (run.steps.prefill > 0) & (run.steps.start_us >= admitted - 1) & (run.steps.end_us <= first + 1)
     steps = int(run.steps.count[mine].sum())
     return (f"{who}Long prompt {k} ({int(run.trace.prompt[request]):,} tokens, {int(run.cached[request]):,} of them cached) "
-            f"waited "
-            f"{duration(wait)} until a step took it up, was read in {count(steps, 'step')}, and had its first token "
+            f"waited {duration(wait)} until a step took it up, was read in {count(steps, 'step')}, and had its first token "
             f"{duration((first - arrival) / 1e6)} after it came.")
 
 
@@ -154,32 +146,50 @@ _NUMBERS = (
     ("Longest gap of a stream", "gap_max_ms"), ("Gap between tokens (ITL), p99", "gap_p99_ms"),
     ("Gap between tokens (ITL), p50", "gap_p50_ms"), ("Newcomer's TTFT", "ttft_ms"),
 )
+_KIND = {"alone": "prefill", "whole": "hybrid", "chunks": "hybrid"}  # of the steps that read the prompt
 
 
 def numbers(result: Result, answer: bool = True) -> pd.DataFrame:
     """The measures side by side, as text; without the longest gap and the p99 before the prediction if not `answer`."""
+    v = result.scenario.values
     rows: list[tuple[str, ...]] = [
-        (name, *(_ms(result.summaries[key][what]) for key in KEYS))
+        (name, *(_ms(result.summaries[key][what]) + _off(v, _kind(result, key, what)) for key in KEYS))
         for name, what in _NUMBERS if answer or what not in ("gap_max_ms", "gap_p99_ms", "ttft_ms")
     ]
     lost = result.lost
-    rows.append(("Prompt tokens/s lost to chunks", "–", "–", f"{lost.tokens_per_s:,.0f} of {lost.whole:,.0f} "
-        f"({percent(lost.share)})"))
-    rows.append(("Model's error on such steps, median (p95)", *(_error(result, key) for key in KEYS)))
+    rows.append(("Prompt tokens/s lost to chunks", "–", "–",
+                 f"{lost.tokens_per_s:,.0f} of {lost.whole:,.0f}{_off(v, 'prefill')} ({percent(lost.share)})"))
+    rows.append(("Model's error on steps that read prompts, median (p95)", *(_error(result, key) for key in KEYS)))
     return pd.DataFrame(rows, columns=["", "Alone", "Whole", "Chunks"])
 
 
+def _kind(result: Result, key: str, what: str) -> str:
+    """The kind of step that makes a number: a median gap shorter than any step beside a prompt is a step of decodes."""
+    steps = result.runs[key].steps
+    beside = steps.first_us[(steps.prefill > 0) & (steps.decode > 0)]
+    short = 1000 * result.summaries[key]["gap_p50_ms"] < float(beside.min(initial=np.inf))
+    return "decode" if what == "gap_p50_ms" and short else _KIND[key]
+
+
+def _off(values: Values, kind: str) -> str:
+    """The model's median error on measured steps of a kind, to stand behind a number; nothing where nothing was measured."""
+    found = scenario.model_error(values, kind)
+    return "" if found is None else f" ± {found[0]:.1f} %"
+
+
 def _error(result: Result, key: str) -> str:
-    found = scenario.model_error(result.scenario.values, key)
+    found = scenario.model_error(result.scenario.values, _KIND[key])
     return "not measured" if found is None else f"{found[0]:.1f} % ({found[1]:.0f} %)"
 
 
 def numbers_note(result: Result) -> str:
     """What the labels of `numbers` mean."""
-    return ("Gaps: of all streams from the landing until 0.4 s after the last newcomer's first token; p50, p99: half, 99 of "
-            "100 gaps "
-            "stay below. Lost: the long prompts alone on the GPU, whole against in chunks, as Sarathi-Serve's figure 14 has it. "
-            "Error: how far the model is from measured steps of that kind on this GPU.")
+    off = "±: how far the model is from measured steps of that kind on this GPU, in the median." \
+        if scenario.model_error(result.scenario.values, "hybrid") else \
+        "No step was measured on this GPU: its times follow from its data sheet."
+    return ("Gaps: of all streams from the landing until 0.4 s after the last newcomer's first token; p50, p99: half, 99 of 100 "
+            "gaps stay below. Lost: the long prompts without streams on the GPU, whole against in chunks, as Sarathi-Serve's "
+            f"figure 14 has it. {off}")
 
 
 def sweep_words(curve: Sweep) -> str:
@@ -188,8 +198,7 @@ def sweep_words(curve: Sweep) -> str:
     useful = (curve.x >= 2 * curve.ridge) & (curve.x <= 4 * curve.ridge)
     words = (f"From {curve.x[0]:,.0f} to {curve.x[-1]:,.0f} tokens the longest gap grows from {_ms(float(gap[0]))} to "
              f"{_ms(float(gap[-1]))}, and the newcomer's first token comes after {_ms(float(first[0]))} to "
-             f"{_ms(float(first[-1]))}. "
-             f"The ridge is at {curve.ridge:,.0f} tokens")
+             f"{_ms(float(first[-1]))}. The ridge is at {curve.ridge:,.0f} tokens")
     if not useful.any():
         return words + "."
     a, b = float(gap[useful].min()), float(gap[useful].max())
@@ -201,29 +210,38 @@ def sweep_words(curve: Sweep) -> str:
 def roofline_words(roof: Roofline) -> str:
     """What the roofline says of the chosen budget."""
     return (f"A step of few tokens takes about {_ms(roof.floor_ms)}, whatever is in it: the weights must be read. From the "
-            f"ridge, "
-            f"{roof.ridge:,.0f} tokens (data sheet: {roof.ridge_theory:,.0f}), computing takes over. A step of your budget, "
-            f"{roof.budget:,} tokens, takes {_ms(roof.step_ms)} halfway through the prompt: "
-            f"{roof.budget / roof.ridge:.1f} times the ridge.")
+            f"ridge, {roof.ridge:,.0f} tokens (data sheet: {roof.ridge_theory:,.0f}), computing takes over. Your budget of "
+            f"{roof.budget:,} tokens is {roof.budget / roof.ridge:.1f} times the ridge; halfway through the prompt such a step "
+            f"takes {_ms(roof.step_ms)}.")
 
 
 CAPACITY = (
     "One long prompt shows the gap; a stream of them shows what the gap costs. Sarathi-Serve's rule: the largest rate of "
-    "requests at "
-    "which the median wait for the first step stays within 2 s and 99 of 100 gaps stay within a limit. Who freezes the "
-    "streams must "
-    "be lightly loaded to keep a tight limit; chunks keep it at a higher rate."
+    "requests at which the median wait for the first step stays within 2 s and 99 of 100 gaps stay within a limit. Who freezes "
+    "the streams must be lightly loaded to keep a tight limit; chunks keep it at a higher rate."
 )
+
+
+def search_progress(done: Sequence[bool], told: Sequence[tuple[int, float] | None]) -> tuple[float, str]:
+    """How much of the searches is done, 0 to 1, and the words for it.
+
+    done, told  by policy, in the order of KEYS: whether its search is done, and (rates tried, simulated requests/s) so far
+    """
+    tried = sum(1.0 if over else min(known[0], 9) / 10 if known else 0.0 for over, known in zip(done, told, strict=True))
+    words = f"Searching: {sum(done)} of {len(done)} policies"
+    if known := next((known for known in reversed(told) if known), None):
+        words += f"; {sum(k[0] for k in told if k)} rates tried, {known[1]:,.0f} requests simulated a second"
+    return tried / len(done), words + ". The lesson goes on meanwhile."
 
 
 def capacity_words(curve: scenario.Curve, speed: float) -> str:
     """The capacities, and how many times the other policies' the chunks bear."""
     at = {key: load.capacity for key, load in curve.loads.items()}
     if not at["chunks"]:
-        return (f"With a step of the budget longer than the limit, chunks keep {curve.slo_tbt_ms:,.0f} ms at no rate: take "
-                f"a smaller "
-                f"budget. {speed:,.0f} requests were simulated a second.")
-    times = [f"{at['chunks'] / at[key]:.1f} times {name}'s" for key, name in (("alone", "vLLM v0"), ("whole", "Orca")) if at.get(key)]
+        return (f"With a step of the budget longer than the limit, chunks keep {curve.slo_tbt_ms:,.0f} ms at no rate: take a "
+                f"smaller budget. {speed:,.0f} requests were simulated a second.")
+    others = (("alone", "vLLM v0"), ("whole", "Orca"))
+    times = [f"{at['chunks'] / at[key]:.1f} times {name}'s" for key, name in others if at.get(key)]
     over = f", {' and '.join(times)}" if times else ""
     return (f"Within {curve.slo_tbt_ms:,.0f} ms, chunks bear **{at['chunks']:.2f} requests/s**{over}. {curve.what} "
             f"{speed:,.0f} requests were simulated a second.")
@@ -244,8 +262,8 @@ def _whole_question(result: Result) -> Question:
         "little that the streams are in the same step?",
         ("A step ends for all at once: who needs one token waits for the prompt's thousands",
          "Tokens come at the end of the step. Only a shorter step makes the gap shorter."),
-        ("The decodes go after the prompt within the step", "a step has an order inside", "All tokens of a step go through "
-            "together."),
+        ("The decodes go after the prompt within the step", "a step has an order inside",
+         "All tokens of a step go through together."),
         ("The prompt pushes the streams' memory out", "a prompt takes others' memory", "Here memory has no limit."),
         ("The scheduler prefers prompts", "it is a matter of who goes first", "In this policy decodes go first, and still wait."))
 
@@ -306,8 +324,7 @@ def leaves_out() -> list[str]:
     """What the simulation does not have."""
     return [
         "Sums of kernels: attention of the chunk and of the decodes in one step are added. Measured joint kernels take 1.13 "
-        "to 1.28 "
-        "times the sum (CALIBRATION.md, section 4), 1 to 2 ms a step here.",
+        "to 1.28 times the sum (CALIBRATION.md, section 4), 1 to 2 ms a step here.",
         "Tiny chunks use the GPU poorly: measured attention of chunks of 64 to 128 tokens takes longer than the model says.",
         "The LM head (0.68 ms a step on an A100) and the engine's own time, unless you set the engine overhead: a hundred small "
         "steps pay it a hundred times.",
@@ -366,10 +383,10 @@ def cursor_data(result: Result) -> dict[str, Any]:
         arrive, enter, first = (((x[n:] - zero) / 1000).tolist() for x in times)
         every = list(range(n))
         spans = [
-            ["Streams get tokens", every * 2, [0.0] * n + [gap.end_ms] * n, [gap.start_ms] * n + [None] * n],
-            ["Streams in their longest gap", every, [gap.start_ms] * n, [gap.end_ms] * n],
-            ["Waits to be read", late, arrive, enter], ["Is being read", late, enter, first],
-            ["Has its first token", late, first, [None] * len(late)],
+            ["Streaming", every * 2, [0.0] * n + [gap.end_ms] * n, [gap.start_ms] * n + [None] * n],
+            ["In the gap", every, [gap.start_ms] * n, [gap.end_ms] * n],
+            ["Waiting", late, arrive, enter], ["Being read", late, enter, first],
+            ["Replying", late, first, [None] * len(late)],
         ]
         told[key] = {"name": names(result)[key], "end": result.end_ms, "spans": spans}
     return told

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
+from threading import Lock
 from typing import Any
 
 import streamlit as st
@@ -14,11 +17,8 @@ from sim.record import Claim, compute, named
 
 
 @st.cache_resource(show_spinner=False)
-def _process(work: str) -> ProcessPoolExecutor:
-    """One process for all sessions and each kind of work; it starts when the first one is asked for.
-
-    "claims": what they share is simulated once. "searches": they do not wait until all claims are done.
-    """
+def _process() -> ProcessPoolExecutor:
+    """One process for the claims of all sessions, as what they share is simulated once; it starts when one is asked for."""
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
     atexit.register(pool.shutdown, wait=False, cancel_futures=True)
     return pool
@@ -31,7 +31,7 @@ def _one(name: str) -> Claim:
 @st.cache_resource(show_spinner=False, max_entries=512)
 def _claim(name: str) -> Future[Claim]:
     try:
-        return _process("claims").submit(_one, name)
+        return _process().submit(_one, name)
     except (NotImplementedError, OSError):  # where there are no processes, in place
         here: Future[Claim] = Future()
         here.set_result(_one(name))
@@ -43,33 +43,126 @@ def claims(patterns: Sequence[str]) -> list[Future[Claim]]:
     return [_claim(name) for name in named(patterns)]
 
 
+class GivenUp(Exception):
+    """Whoever asked for it takes it back."""
+
+
+class _Searches:
+    """A process for searches: what it reports while it works, and a way to stop what it works on."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        self.reports = context.SimpleQueue()
+        self.stop = context.Array("q", _LATEST)  # numbers of searches that are given up, each in its place
+        self.pool = ProcessPoolExecutor(1, context, _begin, (self.reports, self.stop))
+        self.known: dict[int, Any] = {}
+        self._number = itertools.count(1)
+        atexit.register(self.pool.shutdown, wait=False, cancel_futures=True)
+
+    def submit(self, function: Callable[..., Any], args: tuple[Any, ...], reports: bool) -> Asked:
+        """Begin a search as soon as those before it are done."""
+        number = next(self._number)
+        return Asked(number, self.pool.submit(_work, number, function, args, reports))
+
+    def give_up(self, asked: Asked) -> None:
+        """It does not begin, or it stops at its next report. The pool calls running also what is only next."""
+        if not asked.future.cancel():
+            self.stop[asked.number % _LATEST] = asked.number
+
+    def told(self, number: int) -> Any | None:
+        """The last report of a search, None: none yet."""
+        with _READING:
+            while not self.reports.empty():
+                whose, what = self.reports.get()
+                self.known[whose] = what
+        return self.known.get(number)
+
+
+_LATEST = 64  # so many searches at most are under way or given up while it still matters
+_READING = Lock()
+_from_here: list[Any] = []  # in the process for searches: where reports go, and the numbers that are given up
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A search that somebody asked for."""
+
+    number: int
+    future: Future[Any]
+
+
+def _begin(reports: Any, stop: Any) -> None:
+    _from_here[:] = [reports, stop]
+
+
+def _work(number: int, function: Callable[..., Any], args: tuple[Any, ...], reports: bool) -> Any:
+    told, stop = _from_here
+
+    def go_on() -> None:
+        if stop[number % _LATEST] == number:
+            raise GivenUp
+
+    def report(what: Any) -> None:
+        told.put((number, what))
+        go_on()
+
+    go_on()
+    return function(*args, report) if reports else function(*args)
+
+
+@st.cache_resource(show_spinner=False)
+def _searches() -> _Searches:
+    """Of all sessions; it starts when the first search is asked for, and does not wait for claims."""
+    return _Searches()
+
+
 @st.cache_resource(show_spinner=False, max_entries=512)
-def _asked(key: Hashable) -> dict[str, Future[Any]]:
+def _asked(key: Hashable) -> dict[str, Asked]:
     return {}
 
 
-def ask(key: Hashable, function: Callable[..., Any], *args: Any) -> Future[Any]:
+def ask(key: Hashable, function: Callable[..., Any], *args: Any, reports: bool = False) -> Future[Any]:
     """What `function(*args)` gives, computed once for all sessions under this key; asked for now if nobody has.
 
-    function  of a module's top level, and what it takes and gives can be pickled by the two processes
+    function  of a module's top level; what it takes, gives and reports can be pickled
+    reports   it takes `report` as its last argument and calls `report(what)` now and then: `progress` tells the last one,
+              and there it stops when it is given up
     """
     kept = _asked(key)
-    future = kept.get("future")
-    if future is None or future.cancelled():
+    if "asked" not in kept or given_up(kept["asked"].future):
         try:
-            future = _process("searches").submit(function, *args)
-        except (NotImplementedError, OSError):  # where there are no processes, in place
-            future = Future()
-            try:
-                future.set_result(function(*args))
-            except ValueError as error:
-                future.set_exception(error)
-        kept["future"] = future
+            kept["asked"] = _searches().submit(function, args, reports)
+        except (NotImplementedError, OSError, ImportError):  # where there are no processes, in place
+            kept["asked"] = Asked(0, _here(function, (*args, _silent) if reports else args))
+    return kept["asked"].future
+
+
+def _silent(what: Any) -> None:
+    pass
+
+
+def _here(function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(function(*args))
+    except ValueError as error:
+        future.set_exception(error)
     return future
 
 
+def progress(key: Hashable) -> Any | None:
+    """What the search under this key reported last; None: nothing yet."""
+    asked = _asked(key).get("asked")
+    return _searches().told(asked.number) if asked and asked.number else None
+
+
+def given_up(future: Future[Any]) -> bool:
+    """Whether somebody took it back before it was done."""
+    return future.cancelled() or (future.done() and isinstance(future.exception(), GivenUp))
+
+
 def give_up(key: Hashable) -> None:
-    """Take back what was asked for under this key, if it has not begun."""
-    future = _asked(key).get("future")
-    if future is not None:
-        future.cancel()
+    """Take back what was asked for under this key, if it is not done."""
+    asked = _asked(key).get("asked")
+    if asked is not None and asked.number and not asked.future.done():
+        _searches().give_up(asked)

@@ -311,9 +311,9 @@ def test_points_are_the_measured_ones_of_the_model_and_gpu_shown() -> None:
 def test_the_error_is_the_calibration_s() -> None:
     """CALIBRATION.md, section 1, median and p95, fit and held-out: A100 prefill 4.4 to 4.7 and 12.0 to 14.2, hybrid 5.1 to 5.3
     and 14.7 to 16.8."""
-    assert s.model_error({}, "alone") == (pytest.approx(4.5, abs=0.4), pytest.approx(13.1, abs=1.5))
-    assert s.model_error({}, "chunks") == (pytest.approx(5.2, abs=0.3), pytest.approx(15.7, abs=1.2))
-    assert s.model_error({"gpu": "A40"}, "alone") is None
+    assert s.model_error({}, "prefill") == (pytest.approx(4.5, abs=0.4), pytest.approx(13.1, abs=1.5))
+    assert s.model_error({}, "hybrid") == (pytest.approx(5.2, abs=0.3), pytest.approx(15.7, abs=1.2))
+    assert s.model_error({"gpu": "A40"}, "prefill") is None
 
 
 def test_the_seed_moves_the_gap_by_less_than_a_step() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
+from collections.abc import Callable
 from fnmatch import fnmatchcase
+from time import monotonic, sleep
 
 import pytest
 
@@ -93,21 +94,61 @@ def test_where_no_rate_keeps_the_limit_that_is_said() -> None:
         assert load.tbt_p99_ms[load.rate == load.capacity][0] <= 50
 
 
-def test_the_worker_asks_once_for_all_and_anew_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Pool:
-        asked = 0
+def _counts(until: int, report: Callable[[int], None]) -> int:
+    for i in range(until):
+        report(i)
+        sleep(0.002)
+    return until
 
-        def submit(self, function, *args):
-            self.asked += 1
-            return Future()  # never begins
 
-    pool = Pool()
-    monkeypatch.setattr(worker, "_process", lambda work: pool)
-    first = worker.ask(("key", 1), max, 1, 2)
-    assert worker.ask(("key", 1), max, 1, 2) is first and pool.asked == 1
-    worker.give_up(("key", 1))
-    assert first.cancelled()
-    assert worker.ask(("key", 1), max, 1, 2) is not first and pool.asked == 2
+def _soon(condition: Callable[[], bool]) -> bool:
+    end = monotonic() + 60
+    while not condition() and monotonic() < end:
+        sleep(0.01)
+    return condition()
+
+
+def test_a_search_is_run_once_for_all_tells_how_far_it_is_and_stops_when_it_is_given_up() -> None:
+    long, short = ("test", "long"), ("test", "short")
+    first = worker.ask(long, _counts, 10**9, reports=True)
+    assert worker.ask(long, _counts, 10**9, reports=True) is first
+    behind = worker.ask(short, _counts, 3, reports=True)
+    assert _soon(lambda: (worker.progress(long) or 0) > 3) and worker.progress(short) is None
+    worker.give_up(long)
+    assert _soon(lambda: worker.given_up(first))
+    assert behind.result(60) == 3 and worker.progress(short) == 2 and not worker.given_up(behind)
+    again = worker.ask(long, _counts, 10**9, reports=True)
+    assert again is not first
+    worker.give_up(long)
+    assert _soon(lambda: worker.given_up(again))
+
+
+def test_only_chunks_are_searched_anew_for_another_budget() -> None:
+    one, other = scenario.filled({"budget": 512}), scenario.filled({"budget": 256})
+    assert [key for key in scenario.KEYS if scenario.bears(one, key) != scenario.bears(other, key)] == ["chunks"]
+    tried: list[tuple[int, float]] = []
+    scenario.load(scenario.bears(one, "chunks"), "chunks", 100, tried.append)
+    assert [n for n, _ in tried] == list(range(1, len(tried) + 1)) and tried[-1][1] > 0
+
+
+def test_progress_counts_searches_and_rates() -> None:
+    # One done; one with 4 of about 10 rates tried: 1.4 of 3.
+    share, words = story.search_progress([True, False, False], [(8, 90_000.0), (4, 80_000.0), None])
+    assert share == pytest.approx(1.4 / 3)
+    assert words.startswith("Searching: 1 of 3 policies; 12 rates tried, 80,000 requests simulated a second.")
+    assert story.search_progress([False] * 3, [None] * 3) == (0.0, "Searching: 0 of 3 policies. The lesson goes on meanwhile.")
+
+
+def test_the_model_s_error_stands_behind_each_number() -> None:
+    table = story.numbers(CLASSIC).set_index("")
+    off = {kind: f"± {scenario.model_error({}, kind)[0]:.1f} %" for kind in ("decode", "prefill", "hybrid")}
+    assert table.loc["Longest gap of a stream", "Alone"].endswith(off["prefill"])
+    assert table.loc["Longest gap of a stream", "Chunks"].endswith(off["hybrid"])
+    # Half of all gaps are decodes alone where the prompt takes one step, and chunks where it takes 34 of them.
+    assert table.loc["Gap between tokens (ITL), p50", "Whole"].endswith(off["decode"])
+    assert table.loc["Gap between tokens (ITL), p50", "Chunks"].endswith(off["hybrid"])
+    a40 = scenario.result({"gpu": "A40"})
+    assert "±" not in story.numbers(a40).to_string() and "data sheet" in story.numbers_note(a40)
 
 
 def test_take_away_redoes_the_run() -> None:
