@@ -264,8 +264,8 @@ def _chwbl_set_up(at_once: int, memory: int = 1) -> str:
     return (
         f"{at_once:,} of {THREADS[at_once]:,} conversations at once, the next turn when the reply has ended; {MESSAGES} messages "
         f"each, prompts of {PROMPT} and replies of {SAID} tokens on average; {REPLICAS} L4 by their data sheet, Llama-3-8B in "
-        f"FP8, {memory * l4_tokens():,} KV tokens each; factor 1.25, 256 points, key: the conversation; second half of the time until "
-        f"the last begins"
+        f"FP8, {memory * l4_tokens():,} KV tokens each; factor 1.25, 256 points, key: the conversation; second half of the time "
+        f"until the last begins"
     )
 
 

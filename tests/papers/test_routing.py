@@ -80,7 +80,8 @@ def test_under_random_the_queue_grows_with_time_and_under_precise_routing_it_doe
 
 
 def test_the_tenants_take_73_percent_of_the_pods() -> None:
-    # Its ladder is 17,084 requests, the 750 of the warm-up among them. The report: 150 · (6,000 + 5 · 1,200) = 1,800,000 tokens of 8 · 307,328.
+    # Its ladder is 17,084 requests, the 750 of the warm-up among them.
+    # The report: 150 · (6,000 + 5 · 1,200) = 1,800,000 tokens of 8 · 307,328.
     trace, stage = routing.tenants(routing.LADDER)
     assert trace.content is not None and len(trace) == len(stage) == 17_084 and int(trace.prompt[0]) == 7_200
     asked = np.unique(trace.content.stream)
