@@ -100,7 +100,7 @@ def _sglang_ceiling(which: str) -> Claim:
     apart = 2.0 if which == "shuffled" else 0.1
     return Claim(
         f"route-sglang-ceiling-{which}", "arithmetic on the set's sizes (papers/FACTS.md, section 6.1: 88 % and 44 to 47 %)",
-        f"prompt tokens found by {what}", round(theirs, 1), round(rate, 1), "%", theirs - apart, theirs + apart,
+        f"prompt tokens found by {what}", round(theirs, 1), round(rate, 1), "%", round(theirs - apart, 2), round(theirs + apart, 2),
         "a replay without time, one request after another",
     )
 
@@ -194,7 +194,7 @@ def _llmd_level(router: str, theirs: float) -> Claim:
     return Claim(
         f"route-llmd-output-{name}", _LLMD + "table", f"reply tokens per second under {name}, mean over the stages", theirs,
         round(ours), "tokens/s", None, None, _LLMD_SET_UP + "its ladder of 3 to 60 requests/s",
-        "their replies ended early (942 tokens on average), and an engine costs more than its kernels",
+        "our replies all have 1,000 tokens, theirs may end early, and an engine costs more than its kernels",
     )
 
 
@@ -299,11 +299,11 @@ _NO_QUEUE = (
 )
 _STILL = (
     "It does not vanish: seven turns over eight replicas find little at random however much is remembered. Fewer conversations "
-    "at once (300) do more to it"
+    "at once (300) shrink it more"
 )
 _FEW = (
-    "Held to theirs within 15 %. Ours gain more, as our steps cost only their kernels: theirs have an engine's overhead, which "
-    "no cache takes away"
+    "Held to theirs within 15 %. Part of it is an engine's overhead, which no cache takes away: with 1.2 ms a step and 0.1 ms a "
+    "request (CALIBRATION.md, section 4) ours would be 1.33. The rest is not explained"
 )
 
 # --- Mooncake's prefill schedulers (FAST '25, figure 5) ------------------------------------------------------------------

@@ -35,7 +35,7 @@ OUTSIDE = {
     "route-sglang-hit-round-robin": "7.1 of eight workers",
     "route-sglang-throughput": "53 % here, 20 % there",
     "route-chwbl-ttft-1200": "no request waits",
-    "route-chwbl-throughput-300": "engine's overhead",
+    "route-chwbl-throughput-300": "not explained",
     "route-chwbl-throughput-1200-memory-10": "does not vanish",
     "route-mooncake-random-over-local-cache": "does not print",
 }
