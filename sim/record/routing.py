@@ -100,8 +100,8 @@ def _sglang_ceiling(which: str) -> Claim:
     apart = 2.0 if which == "shuffled" else 0.1
     return Claim(
         f"route-sglang-ceiling-{which}", "arithmetic on the set's sizes (papers/FACTS.md, section 6.1: 88 % and 44 to 47 %)",
-        f"prompt tokens found by {what}", round(theirs, 1), round(rate, 1), "%", round(theirs - apart, 2), round(theirs + apart, 2),
-        "a replay without time, one request after another",
+        f"prompt tokens found by {what}", round(theirs, 1), round(rate, 1), "%", round(theirs - apart, 2),
+        round(theirs + apart, 2), "a replay without time, one request after another",
     )
 
 
