@@ -30,4 +30,5 @@ PATH = (
     Entry("memory", "Reserve or page the memory", "Memory", 1, 20),
     Entry("preemption", "Preemption and who goes first", "Preemption", 1, 15),
     Entry("chunked_prefill", "Chunked prefill", "Chunked prefill", 1, 15),
+    Entry("routing", "Where a request is sent", "Routing", 2, 20),
 )

@@ -20,6 +20,7 @@ from explainers.kit import components, glossary, link, progress, session, share,
 from explainers.kit.grammar import Pic
 from explainers.kit.knobs import Knob, Preset, Value, defaults
 from explainers.kit.quiz import Prediction, Question
+from explainers.kit.recall import RECALL
 from explainers.kit.text import plain
 from explainers.kit.widgets import draw
 from sim.record import Claim
@@ -468,6 +469,8 @@ def quiz(lesson: Lesson, state: link.State, questions: Callable[[], Sequence[Que
     st.header("Check yourself", anchor=False)
     if not veiled(lesson, state, "The quiz, whose questions come from this run,"):
         check_yourself(lesson, questions())
+    if lesson.key in RECALL:
+        _recall(lesson, RECALL[lesson.key])
 
 
 @st.fragment
@@ -482,6 +485,18 @@ def check_yourself(lesson: Lesson, questions: Sequence[Question]) -> None:
             if chosen is not None:
                 option = question.options[chosen]
                 (st.success if option.correct else st.error)(f"{'Right.' if option.correct else 'No.'} {option.why}")
+
+
+@st.fragment
+def _recall(lesson: Lesson, asked: Question) -> None:
+    """A question from an earlier lesson: what is recalled after a while stays."""
+    with st.container(key=lesson.box("recall")):
+        texts = [option.text for option in asked.options]
+        chosen = st.radio(f"**{asked.prompt}**", range(len(texts)), index=None, key=lesson.id("recall"),
+                          format_func=texts.__getitem__)
+        if chosen is not None:
+            option = asked.options[chosen]
+            (st.success if option.correct else st.error)(f"{'Right.' if option.correct else 'No.'} {option.why}")
 
 
 @st.fragment

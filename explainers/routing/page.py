@@ -47,20 +47,24 @@ def _hides(state: State) -> frozenset[str]:
 
 
 def _why(state: State, result: Any) -> None:
-    """What each router knew when it decided where to send the selected request."""
+    """What each router knew when it decided where to send the selected request; none selected: the one that lost most."""
+    gone = scenario.lost(result, "round_robin")
     request = selected(state, result)
-    if request is None:
-        st.markdown("Choose a request above, or click one in the figure: here stands what each replica had when it came.")
-        return
+    shown = request if request is not None else gone.request if gone is not None else 0
     for key in result.fleets:
-        st.markdown(f"**{result.scenario.policies[key]}**, request {request + 1}")
-        st.table(story.choice(result, key, request), hide_index=True)
+        kit.chart(LESSON, f"choice-{key}", figures.choice(result, key, shown, dark=kit.dark()))
+
+
+def _ledger(state: State, result: Any) -> None:
+    """Where the prompt tokens went: found, computed though somebody had them, and new."""
+    kit.chart(LESSON, "ledger", figures.ledger(result, dark=kit.dark()))
 
 
 PAGE = Standard(
     LESSON, Served(LESSON, scenario, UPLOAD), figures, story, ("Routers", "Fleet", "Conversations", "Own file"),
     {"cache": "Memory per replica", "replicas": "Replicas", "rate": "Load"}, _idle,
-    (Section("choice", "Why it was sent there", _why, "What each router knew", marks=True),),
+    (Section("choice", "Why it was sent there", _why, "What each router knew", marks=True),
+     Section("tokens", "Where the prompt tokens went", _ledger, "The ledger of prompt tokens")),
     band=lambda state: bool(state.values["source"] == scenario.GENERATED), hides=_hides,
     file=("A trace of your own", "Mooncake's format: JSONL with timestamp, input_length, output_length, hash_ids"),
 )

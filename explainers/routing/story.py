@@ -125,26 +125,6 @@ def life(result: Result, policy_key: str, request: int) -> str:
     return "; ".join(said) + "."
 
 
-def choice(result: Result, policy_key: str, request: int) -> pd.DataFrame:
-    """What each replica had and was when the router decided: a row for each replica."""
-    fleet = result.fleets[policy_key]
-    seen = fleet.decisions
-    assert seen is not None
-    rows = []
-    for i in range(len(result.scenario.joins)):
-        if seen.load[request, i] < 0:
-            rows.append((f"{i + 1}", "not there yet", "", "", "", ""))
-            continue
-        believed, score = int(seen.matched[request, i]), float(seen.score[request, i])
-        rows.append((
-            f"{i + 1}" + (" ← chosen" if fleet.replica[request] == i else ""), f"{int(seen.there[request, i]):,}",
-            "did not ask" if believed < 0 else f"{believed:,}", f"{int(seen.load[request, i]):,}",
-            f"{int(seen.waiting[request, i]):,}", "–" if np.isnan(score) else f"{score:,.2f}",
-        ))
-    names = ("Replica", "Tokens there", "Tokens believed there", "In flight", "Of them waiting", "Score")
-    return pd.DataFrame(rows, columns=list(names))
-
-
 def _said(order: tuple[str, ...]) -> str:
     return " > ".join(SHORT[key] for key in order)
 

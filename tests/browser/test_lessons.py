@@ -54,6 +54,7 @@ class Case:
 CASES = (
     Case("preemption", 4, "memory", "2048"),
     Case("chunked_prefill", 4, "budget", "512"),
+    Case("routing", 7, "cache", "16384"),
     Case("lifecycle", 9, "tokens", "101"),
 )
 BELOW = 2  # the sweep and the band wait for the prediction

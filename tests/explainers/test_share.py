@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -60,3 +61,12 @@ def test_a_stored_link_of_version_1_still_opens_as_it_did() -> None:
     state = opened(stored)
     assert state.notes == () and (state.selected, state.cursor, state.guess, state.hidden) == (2, 120.5, 38.0, {"seed"})
     assert state.values["slots"] == 4 and state.values["arrivals"] == scenario.AT_ONCE and state.values["spread"] == 0.8
+
+
+def test_every_lesson_but_the_first_recalls_one_before_it() -> None:
+    from explainers import PATH
+    from explainers.kit.recall import RECALL
+
+    assert list(RECALL) == [entry.key for entry in PATH[1:]]
+    for before, entry in pairwise(PATH):
+        assert f"“{before.title}”" in RECALL[entry.key].prompt
