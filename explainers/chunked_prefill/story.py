@@ -37,7 +37,7 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("p50, p99", "The value that half, or 99 of 100, of the gaps stay below."),
 )
 """(term, one plain sentence of fewer than 20 words)."""
-PREDICTION = Prediction("Prompt first and alone: how long do the streams freeze?", "ms", 0, 100_000)
+PREDICTION = Prediction("Read first and alone, how long does it freeze the streams?", "ms", 0, 100_000)
 CLAIMS: tuple[str, ...] = ("chunk-*", "sarathi-*", "step-time-a100-hybrid-*", "step-time-h100-hybrid-*")
 FIRST_CLAIMS = ("chunk-*-512", "sarathi-*-over-vllm", "sarathi-ablation-*")
 RARELY_SAID = (
@@ -58,7 +58,8 @@ def headline(result: Result, answer: bool = True) -> str:
     alone, chunks = result.summaries["alone"], result.summaries["chunks"]
     budget = int(result.scenario.values["budget"])
     fits = scenario.to_compute(result.scenario.values) + result.scenario.streams <= budget
-    first = f"the newcomer's first token comes after {_ms(chunks['ttft_ms'])} instead of {_ms(alone['ttft_ms'])}"
+    who = "the newcomer's" if int(result.scenario.values["long"]) == 1 else "the slowest newcomer's"
+    first = f"{who} first token comes after {_ms(chunks['ttft_ms'])} instead of {_ms(alone['ttft_ms'])}"
     later = chunks["ttft_ms"] / alone["ttft_ms"] - 1
     if fits:
         same = f"the prompt fits into one step of {budget:,} tokens beside the streams, so there is nothing to cut"
@@ -67,7 +68,7 @@ def headline(result: Result, answer: bool = True) -> str:
     cut = f"in chunks under a budget of {budget:,} tokens"
     if not answer:
         return f"Read first and alone, the prompt freezes every stream; {cut} no gap is longer than " \
-            f"{_ms(chunks['gap_max_ms'])}, and the newcomer's first token comes {percent(later)} later."
+            f"{_ms(chunks['gap_max_ms'])}, and {who} first token comes {percent(later)} later."
     return f"Read first and alone, the prompt freezes every stream for {_ms(alone['gap_max_ms'])}; {cut} no gap is longer than " \
         f"{_ms(chunks['gap_max_ms'])}, and {first}."
 
@@ -80,11 +81,10 @@ def causes(result: Result) -> list[str]:
     """Why each policy's longest gap is as long as it is."""
     v, n = result.scenario.values, result.scenario.streams
     left, s = scenario.to_compute(v), result.summaries
-    long = "its" if int(v["long"]) == 1 else "their"
     chunk = min(int(v["budget"]) - n, left, int(v["cap"]) or left)
     return [
-        f"**{names(result)['alone']}: {_ms(s['alone']['gap_max_ms'])}.** {count(int(s['alone']['prompt_steps']), 'step')} "
-        f"with prompt tokens only: no stream gets a token until {long} {left:,} tokens are read.",
+        f"**{names(result)['alone']}: {_ms(s['alone']['gap_max_ms'])}.** {_in_the_gap(result, 'alone'):,} prompt tokens are read "
+        "in steps of their own: no stream gets a token meanwhile.",
         f"**{names(result)['whole']}: {_ms(s['whole']['gap_max_ms'])}.** The streams are in the same step as the prompt, "
         "but the step lasts as long as the prompt takes: being in it does not shorten it.",
         f"**{names(result)['chunks']}: {_ms(s['chunks']['gap_max_ms'])}.** "
@@ -92,6 +92,14 @@ def causes(result: Result) -> list[str]:
         "each lasts as long as so many tokens take, and the later ones a little longer, as they attend to all that was read "
         "before.",
     ]
+
+
+def _in_the_gap(result: Result, key: str) -> int:
+    """Prompt tokens of the steps that lie in a policy's longest gap."""
+    gap, steps = result.gaps[key], result.runs[key].steps
+    start, end = (1000 * at + result.scenario.landing_us for at in (gap.start_ms, gap.end_ms))
+    inside = (steps.start_us >= start - 1) & (steps.start_us < end - 1)  # µs; every step is far longer
+    return int((steps.prefill * steps.count)[inside].sum())
 
 
 def life(result: Result, policy_key: str, request: int) -> str:
@@ -116,10 +124,9 @@ def life(result: Result, policy_key: str, request: int) -> str:
 def feedback(result: Result, guess: float | None) -> str:
     """The answer to the prediction and why; `guess` in ms, None: skipped."""
     truth = result.summaries["alone"]["gap_max_ms"]
-    v, left = result.scenario.values, scenario.to_compute(result.scenario.values)
-    each = 1000 * truth / left / max(1, int(v["long"]))
-    prompts = "the prompt" if int(v["long"]) == 1 else "each prompt"
-    why = f" Until {prompts} is read, {left:,} tokens at about {each:.0f} µs each and the step under way, nobody gets a token."
+    tokens = _in_the_gap(result, "alone")
+    why = (f" {tokens:,} prompt tokens are read, about {1000 * truth / tokens:.0f} µs each, and then one step of decodes; until "
+           "it ends nobody gets a token.")
     if guess is None:
         return f"It is **{_ms(truth)}**.{why}"
     near = 0.75 <= guess / truth <= 1.33
@@ -158,8 +165,8 @@ def numbers(result: Result, answer: bool = True) -> pd.DataFrame:
     ]
     lost = result.lost
     rows.append(("Prompt tokens/s lost to chunks", "–", "–",
-                 f"{lost.tokens_per_s:,.0f} of {lost.whole:,.0f}{_off(v, 'prefill')} ({percent(lost.share)})"))
-    rows.append(("Model's error on steps that read prompts, median (p95)", *(_error(result, key) for key in KEYS)))
+                 f"{percent(lost.share)}: {lost.tokens_per_s:,.0f} of {lost.whole:,.0f}{_off(v, 'prefill')}"))
+    rows.append(("Error of prompt steps, median (p95)", *(_error(result, key) for key in KEYS)))
     return pd.DataFrame(rows, columns=["", "Alone", "Whole", "Chunks"])
 
 
@@ -174,7 +181,7 @@ def _kind(result: Result, key: str, what: str) -> str:
 def _off(values: Values, kind: str) -> str:
     """The model's median error on measured steps of a kind, to stand behind a number; nothing where nothing was measured."""
     found = scenario.model_error(values, kind)
-    return "" if found is None else f" ± {found[0]:.1f} %"
+    return "" if found is None else f" ±\u00a0{found[0]:.1f}\u00a0%"  # no line ends within it
 
 
 def _error(result: Result, key: str) -> str:
@@ -184,7 +191,7 @@ def _error(result: Result, key: str) -> str:
 
 def numbers_note(result: Result) -> str:
     """What the labels of `numbers` mean."""
-    off = "±: how far the model is from measured steps of that kind on this GPU, in the median." \
+    off = "±: how far our step time is from measured steps of that kind on this GPU, over all LLMs measured, in the median." \
         if scenario.model_error(result.scenario.values, "hybrid") else \
         "No step was measured on this GPU: its times follow from its data sheet."
     return ("Gaps: of all streams from the landing until 0.4 s after the last newcomer's first token; p50, p99: half, 99 of 100 "

@@ -51,6 +51,14 @@ def test_feedback_takes_a_guess_within_a_third_for_close() -> None:
     assert duration(truth / 1000) in story.feedback(CLASSIC, None)
 
 
+def test_the_freeze_is_explained_by_the_tokens_that_are_read_in_it() -> None:
+    assert "16,384 prompt tokens are read" in story.feedback(CLASSIC, None)
+    joined = scenario.result({"long": 3})  # the holes of three prompts, a quarter of a second apart, are one
+    assert "49,152 prompt tokens are read" in story.causes(joined)[0] and "slowest newcomer's" in story.headline(joined)
+    apart = scenario.result({"long": 2, "spacing": 2000, "prompt": 8192})  # the first is read long before the second comes
+    assert "8,192 prompt tokens are read" in story.feedback(apart, None)
+
+
 def test_the_small_budget_question_is_a_division() -> None:
     # 64 less 16 streams leaves 48: 16,384 / 48 = 341.3, so 342 steps.
     (asked,) = [q for q in story.quiz(CLASSIC) if "64 tokens" in q.prompt]
@@ -141,7 +149,7 @@ def test_progress_counts_searches_and_rates() -> None:
 
 def test_the_model_s_error_stands_behind_each_number() -> None:
     table = story.numbers(CLASSIC).set_index("")
-    off = {kind: f"± {scenario.model_error({}, kind)[0]:.1f} %" for kind in ("decode", "prefill", "hybrid")}
+    off = {kind: f"±\u00a0{scenario.model_error({}, kind)[0]:.1f}\u00a0%" for kind in ("decode", "prefill", "hybrid")}
     assert table.loc["Longest gap of a stream", "Alone"].endswith(off["prefill"])
     assert table.loc["Longest gap of a stream", "Chunks"].endswith(off["hybrid"])
     # Half of all gaps are decodes alone where the prompt takes one step, and chunks where it takes 34 of them.
