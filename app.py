@@ -24,6 +24,7 @@ if __name__ == "__main__":
 
     st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide", menu_items={"About": ABOUT})
     st.html(ASSETS / "style.css")
+    st.logo(str(ASSETS / "favicon.svg"), size="small")
     # The root address shows the path; each lesson has an address of its own, which links carry.
     lessons = {entry.key: st.Page(show(entry.key), title=entry.menu, url_path=entry.key) for entry in PATH}
     st.session_state[session.PAGES] = lessons

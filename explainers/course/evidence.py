@@ -30,7 +30,8 @@ NOT_MODELLED = (
     "Speculative decoding, mixture-of-experts models, quantised weights and caches, LoRA adapters, multimodal prompts.",
     "Pipeline parallelism, prefill and decode on separate servers, KV memory moved between servers.",
     "CUDA graphs, and kernels that run beside each other: attention of prompts and of decodes in one step are added.",
-    "Clients that wait for their reply before they ask again: arrivals are fixed beforehand.",
+    "Clients that wait for their reply before they ask again, in the lessons: arrivals are fixed beforehand (the record's KubeAI "
+    "claims do wait).",
 )
 
 
