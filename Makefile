@@ -27,7 +27,7 @@ app: setup
 	$(PY) -m streamlit run app.py --server.port $(PORT) $(if $(ADDRESS),--server.address $(ADDRESS))
 
 test: setup-dev
-	$(WITH_CHROMIUM) $(PY) -m pytest $(ARGS)
+	$(WITH_CHROMIUM) $(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 bench: setup-dev
 	$(PY) -m bench engine
