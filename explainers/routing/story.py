@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from explainers.routing.scenario import KEYS, PRESETS, Result, Sweep, Values, fi
 TITLE = "Where a request is sent"
 QUESTION = "A conversation's memory lies on the server that answered last. Who sends the next turn there, and at what price?"
 LEAD = ("Each turn of a conversation quotes all that was said before. A replica that answered it still has its keys and values: "
-        "only the new question must be computed. Any other replica computes all of it anew. A router decides at each arrival.")
+        "only the new question must be computed. Another replica computes anew what it has not seen. A router decides at "
+        "each arrival.")
 """What a newcomer must know before the figure; at most 260 characters."""
 WORDS: tuple[tuple[str, str], ...] = (
     ("Replica", "One of several servers that run the same model."),
@@ -42,10 +43,21 @@ PREDICTION = Prediction(
 CLAIMS: tuple[str, ...] = ("route-*",)
 
 
+def shown(result: Result, what: str) -> dict[str, float]:
+    """Each router's "hit_rate" or "ttft_p99" as the page shows it: what reads the same is the same. The best is the smallest."""
+    if what == "hit_rate":
+        return {key: -round(100 * result.numbers[key][what]) for key in KEYS}
+    return {key: round(result.numbers[key][what], 3) for key in KEYS}
+
+
 def best(result: Result, what: str) -> tuple[str, ...]:
-    """The routers, best first: by "hit_rate" (highest) or "ttft_p99" (lowest)."""
-    sign = -1 if what == "hit_rate" else 1
-    return tuple(sorted(KEYS, key=lambda key: sign * result.numbers[key][what]))
+    """The routers, best first: by "hit_rate" (highest) or "ttft_p99" (lowest); equals in the order of the stage."""
+    values = shown(result, what)
+    return tuple(sorted(KEYS, key=lambda key: values[key]))
+
+
+def _served(result: Result) -> bool:
+    return all(np.isfinite(result.numbers[key]["ttft_p99"]) for key in KEYS)
 
 
 def _name(result: Result, key: str) -> str:
@@ -60,8 +72,13 @@ def _titled(result: Result, key: str) -> str:
 def headline(result: Result, answer: bool = True) -> str:
     """What differs between the routers, and why. `answer` False: without hit rates and latencies."""
     gone = scenario.lost(result, "round_robin")
+    refused = int(max(result.numbers[key]["refused"] for key in KEYS))
+    if refused:
+        return (f"{count(refused, 'request')} of {len(result.scenario.trace)} can never fit the memory of a replica and "
+                f"{'is' if refused == 1 else 'are'} refused: more memory, or shorter prompts, would let "
+                f"{'it' if refused == 1 else 'them'} in.")
     if gone is None:
-        lead = f"No request is sent past its memory by {_name(result, 'round_robin')}"
+        lead = f"{_titled(result, 'round_robin')} sends no request away from tokens of it that lie elsewhere"
     else:
         lead = (f"{_titled(result, 'round_robin')} sends turn {gone.turn} of conversation {gone.session} to replica "
                 f"{gone.went}; {gone.tokens:,} of its tokens lie on replica {gone.lay}")
@@ -92,10 +109,12 @@ def causes(result: Result) -> list[str]:
         if n["refused"]:
             line += f" Refused, as they can never fit the memory: {count(int(n['refused']), 'request')}."
         said.append(line)
-    if (early := int(result.numbers["round_robin"]["early"])) > 0:
-        said.append(f"{count(early, 'turn')} came before the reply to the turn before had ended, as arrivals are fixed "
-                    f"beforehand: "
-                    "what was not there yet could not be found.")
+    early = {key: int(result.numbers[key]["early"]) for key in KEYS}
+    if any(early.values()):
+        each = listed([f"{early[key]} under {_name(result, key)}" for key in KEYS])
+        said.append(f"Turns that came before the reply to the turn before had ended, as arrivals are fixed beforehand: "
+                    f"{each}. What "
+                    "was not there yet could not be found.")
     return said
 
 
@@ -125,24 +144,31 @@ def life(result: Result, policy_key: str, request: int) -> str:
     return "; ".join(said) + "."
 
 
-def _said(order: tuple[str, ...]) -> str:
-    return " > ".join(SHORT[key] for key in order)
+def _said(order: tuple[str, ...], values: dict[str, float] | None = None) -> str:
+    """ "third > sticky = round robin"; with the values, what is equal says so."""
+    said = SHORT[order[0]]
+    for before, key in pairwise(order):
+        said += f" {'=' if values and values[before] == values[key] else '>'} {SHORT[key]}"
+    return said
 
 
 def feedback(result: Result, guess: float | None) -> str:
     """The answer to the prediction; `guess` numbers a pair of orders, None: skipped."""
-    hit, ttft = best(result, "hit_rate"), best(result, "ttft_p99")
-    truth = f"By hit rate **{_said(hit)}**, by p99 TTFT **{_said(ttft)}**"
-    same = "The two orders are the same here." if hit == ttft else \
-        "They differ: what finds most is not what answers soonest, as finding it may mean to queue for it."
-    if guess is None:
+    if not _served(result):
+        return "Under one of the routers nothing was served, so there is no order. Give the replicas more memory."
+    hit, ttft = (shown(result, what) for what in ("hit_rate", "ttft_p99"))
+    first, second = _said(best(result, "hit_rate"), hit), _said(best(result, "ttft_p99"), ttft)
+    truth = f"By hit rate **{first}**, by p99 TTFT **{second}**"
+    same = "The two orders are the same here." if first == second else \
+        "They differ: what finds most is not always what answers soonest, as finding it may mean to queue for it."
+    if guess is None or not 0 <= guess < len(ORDERS) ** 2:
         return f"{truth}. {same}"
-    mine = ORDERS[int(guess) // len(ORDERS) % len(ORDERS)], ORDERS[int(guess) % len(ORDERS)]
-    right = [mine[0] == hit, mine[1] == ttft]
+    mine = ORDERS[int(guess) // len(ORDERS)], ORDERS[int(guess) % len(ORDERS)]
+    # Between equals either order is right.
+    right = [all(values[a] <= values[b] for a, b in pairwise(order)) for order, values in zip(mine, (hit, ttft), strict=True)]
     verdicts = {(True, True): "Both right", (True, False): "Hit rate right, latency not",
                 (False, True): "Latency right, hit rate not", (False, False): "Neither"}
-    verdict = verdicts[right[0], right[1]]
-    return f"{verdict}. {truth}; you said {_said(mine[0])} and {_said(mine[1])}. {same}"
+    return f"{verdicts[right[0], right[1]]}. {truth}; you said {_said(mine[0])} and {_said(mine[1])}. {same}"
 
 
 def watch(values: Values) -> str:
@@ -204,7 +230,10 @@ def sweep_words(curve: Sweep) -> str:
 
 def quiz(result: Result) -> list[Question]:
     """Questions whose numbers come from the run on the screen."""
-    return [_ceiling_question(result), _one_in_n(result), _affinity_question(result)]
+    asked = [_ceiling_question(result)]
+    if len(result.scenario.joins) > 1:
+        asked.append(_one_in_n(result))
+    return [*asked, _affinity_question(result)] if _served(result) else asked
 
 
 def _ceiling_question(result: Result) -> Question:
@@ -240,8 +269,10 @@ def _one_in_n(result: Result) -> Question:
 def _affinity_question(result: Result) -> Question:
     hit, ttft = best(result, "hit_rate"), best(result, "ttft_p99")
     return question(
-        f"Here {_name(result, hit[0])} has the highest hit rate, and {_name(result, ttft[0])} the lowest p99 TTFT. When does the "
-        "highest hit rate not give the lowest latency?",
+        f"Here {_name(result, hit[0])} has the highest hit rate, {percent(result.numbers[hit[0]]['hit_rate'])}, and "
+        f"{_name(result, ttft[0])} the lowest p99 TTFT, {duration(result.numbers[ttft[0]]['ttft_p99'])}. When does the "
+        f"highest hit "
+        "rate not give the lowest latency?",
         ("When what is found is found on a busy replica: waiting there takes longer than computing it elsewhere",
          "A hit saves the prefill; a queue costs its own time. Routers with a load term give up hits for it."),
         ("When the cache is too large", "large caches are slow", "Here a larger cache costs no time."),

@@ -87,9 +87,14 @@ def test_the_first_screen_holds_question_main_knobs_sentence_and_stage(case: Cas
 
 def test_a_prediction_is_answered_with_the_learner_s_own_number(case: Case, server: str, page: Page) -> None:
     opened(page, server, case)
-    page.get_by_role("spinbutton").first.fill("42")
+    choices = case.story.PREDICTION.choices
+    for i, (_, options) in enumerate(choices):
+        box(page, "prediction").get_by_role("combobox").nth(i).click()
+        page.get_by_role("option", name=options[1], exact=True).click()
+    if not choices:
+        page.get_by_role("spinbutton").first.fill("42")
     page.get_by_role("button", name="Commit").click()
-    expect(box(page, "prediction")).to_contain_text("you said 42")
+    expect(box(page, "prediction")).to_contain_text(f"you said {choices[0][1][1]}" if choices else "you said 42")
     expect(headline(page)).to_have_text(case.story.headline(case.result({}), True))
     whole(page, case.pictures)
 
