@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -12,32 +12,51 @@ from explainers.kit.link import ANEW
 
 
 def page(pages: Mapping[str, Any]) -> None:
-    """All words, or those that are asked for; `?term=key` opens one."""
+    """All words, or those that are asked for; `?term=key` opens one above the others."""
     st.title("Words", anchor=False)
     st.markdown("The field's words in one plain sentence each, what each is not, and a lesson set up so that you see it.")
-    known = {t.key: t for t in terms()}
-    asked = known.get(st.query_params.get("term", ""))
-    typed = st.text_input("Find a word", asked.term if asked else "", placeholder="for example: preemption", width=420,
-                          max_chars=60)
-    found = matching(typed)
+    typed = st.text_input("Find a word", placeholder="for example: preemption", width=420, max_chars=60)
+    found = _nearest_first(matching(typed), typed)
+    opened = {term.key: term for term in terms()}.get(st.query_params.get("term", ""))
+    if opened and not typed.strip():
+        with st.container(border=True, key="term-opened"):
+            _entry(opened, found, pages, anchor=False)
     if not found:
         st.info("No word here holds that. Try a shorter piece of it, or empty the field to see all.")
-    left, right = st.columns(2, gap="large")
+        return
+    st.header(f"All {len(found)} words" if not typed.strip() else "1 word" if len(found) == 1 else f"{len(found)} words",
+              anchor=False)
     half = (len(found) + 1) // 2
-    for place, part in ((left, found[:half]), (right, found[half:])):
+    for place, part in zip(st.columns(2, gap="large"), (found[:half], found[half:]), strict=True):
         with place:
             for term in part:
-                _entry(term, known, pages)
+                with st.container(key=f"term-{term.key}", gap=None):
+                    _entry(term, found, pages, anchor=True)
 
 
-def _entry(term: Term, known: Mapping[str, Term], pages: Mapping[str, Any]) -> None:
-    with st.container(key=f"term-{term.key}", gap=None):
-        st.markdown(f"**{term.term}**" + (f"  ({', '.join(term.aliases)})" if term.aliases else ""))
-        st.markdown(f"{term.short} *{term.not_}*")
-        if term.see:
-            st.caption("See also: " + ", ".join(known[key].term for key in term.see))
-        if term.lesson in pages:
-            link(term, pages)
+def _nearest_first(found: Sequence[Term], typed: str) -> list[Term]:
+    """Words whose name holds what was asked for stand before those that only speak of it."""
+    wanted = typed.strip().lower()
+    return sorted(found, key=lambda term: not any(wanted in form.lower() for form in (term.term, *term.aliases)))
+
+
+def _entry(term: Term, shown: Sequence[Term], pages: Mapping[str, Any], *, anchor: bool) -> None:
+    """A word's name, its sentences, its neighbours (a link each, if they are on the page) and the way to the lesson."""
+    st.subheader(term.term, anchor=term.key if anchor else False)
+    other_names = _other_names(term)
+    st.markdown(f"{term.short}  \n*{term.not_}*" + (f"  \nAlso called: {', '.join(other_names)}." if other_names else ""))
+    near = {other.key: other.term for other in terms() if other.key in term.see}
+    on_page = {other.key for other in shown}
+    if near:
+        st.caption("See also: " + ", ".join(f"[{near[key]}](#{key})" if key in on_page else near[key] for key in term.see))
+    if term.lesson in pages:
+        link(term, pages)
+
+
+def _other_names(term: Term) -> list[str]:
+    """Spellings that are another name: neither a form of the word itself nor the plural of one before."""
+    return [form for form in term.aliases
+            if not form.lower().startswith(term.term[:4].lower()) and not (form.endswith("s") and form[:-1] in term.aliases)]
 
 
 def link(term: Term, pages: Mapping[str, Any]) -> None:
