@@ -30,7 +30,7 @@ def page(pages: Mapping[str, Any]) -> None:
     for place, part in zip(st.columns(2, gap="large"), (found[:half], found[half:]), strict=True):
         with place:
             for term in part:
-                with st.container(key=f"term-{term.key}", gap=None):
+                with st.container(key=f"term-{term.key}", gap="small"):
                     _entry(term, found, pages, anchor=True)
 
 
@@ -43,12 +43,14 @@ def _nearest_first(found: Sequence[Term], typed: str) -> list[Term]:
 def _entry(term: Term, shown: Sequence[Term], pages: Mapping[str, Any], *, anchor: bool) -> None:
     """A word's name, its sentences, its neighbours (a link each, if they are on the page) and the way to the lesson."""
     st.subheader(term.term, anchor=term.key if anchor else False)
-    other_names = _other_names(term)
-    st.markdown(f"{term.short}  \n*{term.not_}*" + (f"  \nAlso called: {', '.join(other_names)}." if other_names else ""))
-    near = {other.key: other.term for other in terms() if other.key in term.see}
-    on_page = {other.key for other in shown}
-    if near:
-        st.caption("See also: " + ", ".join(f"[{near[key]}](#{key})" if key in on_page else near[key] for key in term.see))
+    lines = [term.short, f"*{term.not_}*"]
+    if names := _other_names(term):
+        lines.append(f"Also called: {', '.join(names)}.")
+    if term.see:
+        name, on_page = {other.key: other.term for other in terms()}, {other.key for other in shown}
+        near = [f"[{name[key]}](#{key})" if key in on_page else name[key] for key in term.see]
+        lines.append(f"See also: {', '.join(near)}.")
+    st.markdown("  \n".join(lines))
     if term.lesson in pages:
         link(term, pages)
 
