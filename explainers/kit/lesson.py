@@ -102,7 +102,7 @@ def _words(lesson: Lesson) -> list[tuple[str, str]]:
     named = {word.lower() for word, _ in lesson.words}
     texts = [lesson.question, lesson.lead, *(text for knob in lesson.knobs for text in (knob.label, knob.help))]
     more = [term for term in glossary.first_uses(texts) if named.isdisjoint({term.term.lower(), *map(str.lower, term.aliases)})]
-    return [*lesson.words, *((term.term, term.short) for term in more)]
+    return [*lesson.words, *((term.term, f"{term.short} *{term.not_}*") for term in more)]
 
 
 def answered(state: link.State) -> bool:
