@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 PATH = (
     Entry("lifecycle", "The life of one request", "One request", 0, 10),
-    Entry("batching", "Static or continuous batching", "Batching", 0, 15),
+    Entry("batching", "Static and continuous batching", "Batching", 0, 15),
     Entry("memory", "Reserve or page the memory", "Memory", 1, 20),
     Entry("preemption", "Preemption and who goes first", "Preemption", 1, 15),
     Entry("chunked_prefill", "Chunked prefill", "Chunked prefill", 1, 15),

@@ -11,6 +11,8 @@ export default function ({ data, parentElement }) {
   parentElement.turn = data.turn;
   if (data.turn !== before) window.requestAnimationFrame(() => window.setTimeout(() => bring(data.to), 0));
   const query = new URLSearchParams(data.query);
+  // An embedded lesson stands alone: style.css takes the menu away, which Streamlit's embed mode keeps.
+  document.documentElement.toggleAttribute("data-embedded", new URLSearchParams(window.location.search).get("embed") === "true");
   for (const [key, value] of new URLSearchParams(window.location.search)) {
     if (key === "embed" || key === "embed_options") query.append(key, value);
   }

@@ -42,7 +42,7 @@ def page() -> None:
     with strip:
         st.header("Over the whole range", anchor=False)
         st.segmented_control("Over", list(RANGES), format_func=RANGES.__getitem__, default="slots", required=True, key=OVER,
-                             label_visibility="collapsed", on_change=lambda: st.rerun("batching:stage"))
+                             label_visibility="collapsed", on_change=lambda: kit.rerun("batching:stage"))
     with left:
         stage(strip)
     with asked:
@@ -205,7 +205,7 @@ def _redraw() -> None:
 
 def _marked() -> None:
     """Another request is selected."""
-    st.rerun(MARKED)
+    kit.rerun(*MARKED)
 
 
 # --- what the parts share ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ def page(pages: Mapping[str, Any]) -> None:
     st.markdown("The field's words in one plain sentence each, what each is not, and a lesson set up so that you see it.")
     typed = st.text_input("Find a word", placeholder="for example: preemption", width=420, max_chars=60)
     found = _nearest_first(matching(typed), typed)
-    opened = {term.key: term for term in terms()}.get(st.query_params.get("term", ""))
+    opened = {term.key: term for term in terms()}.get(st.query_params.get("term", "").strip().lower())
     if opened and not typed.strip():
         with st.container(border=True, key="term-opened"):
             _entry(opened, found, pages, anchor=False)

@@ -27,6 +27,7 @@ def _picture(key: str, dark: bool) -> Pic:
 
 def page(pages: Mapping[str, Any]) -> None:
     """The hub. `pages` are the menu's, by key of the lesson; also "glossary", "readings", "proof"."""
+    progress.keep([entry.key for entry in PATH], st.rerun)  # first, so that what is done is known before the pictures come
     done = progress.done()
     with st.container(key="hub-title", gap="small"):
         st.title("Which request runs next?", anchor=False)
@@ -51,7 +52,6 @@ def page(pages: Mapping[str, Any]) -> None:
         for place, entry in zip(row, entries, strict=False):
             with place:
                 _card(entry, pages[entry.key], entry.key in done)
-    progress.keep([entry.key for entry in PATH], st.rerun)
 
 
 def _card(entry: Entry, where: Any, is_done: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import pandas as pd
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
+from streamlit.errors import StreamlitAPIException
 
 from explainers import PATH
 from explainers.kit import components, glossary, link, progress, session, share, worker
@@ -143,7 +144,8 @@ def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: C
             if session.asked_before(lesson.key):
                 told = "The set-up has changed since you were asked. What would you predict for this one?"
             else:
-                told = feedback(None if state.guess in (None, link.SKIP) else float(state.guess))
+                made = None if state.guess in (None, link.SKIP) else float(state.guess)
+                told = feedback(made if made is not None and asked.low <= made <= asked.high else None)
             with st.container(horizontal=True, vertical_alignment="center"):
                 st.markdown(told, width="stretch")
                 st.button("Predict again", key=lesson.id("again"), on_click=settle, args=(None,), type="tertiary")
@@ -242,10 +244,18 @@ def owe_rest(lesson: Lesson) -> None:
     st.session_state[lesson.id("owes")] = True
 
 
+def rerun(*parts: str) -> None:
+    """End of a callback: these parts alone are redrawn; all of the page where it has not drawn them, as after the back button."""
+    try:
+        st.rerun(parts)
+    except StreamlitAPIException:
+        st.rerun()
+
+
 def stage_alone(lesson: Lesson, part: str) -> None:
     """The same for a knob that stands elsewhere. It takes a second run of the script, which costs the browser time."""
     owe_rest(lesson)
-    st.rerun(part)
+    rerun(part)
 
 
 def moved(lesson: Lesson, there: bool) -> None:
@@ -260,7 +270,7 @@ def moved(lesson: Lesson, there: bool) -> None:
 
 def redraw(lesson: Lesson, parts: Sequence[str]) -> None:
     """Callback: everything that shows the answer to the prediction; the set-up is as it was."""
-    st.rerun((f"{lesson.key}:stage", *parts))
+    rerun(f"{lesson.key}:stage", *parts)
 
 
 def redraw_rest(lesson: Lesson, parts: Sequence[str]) -> None:
@@ -268,7 +278,7 @@ def redraw_rest(lesson: Lesson, parts: Sequence[str]) -> None:
     if first_view(lesson):
         first_view_ends(lesson)
         redraw(lesson, parts)
-    st.rerun((*parts, f"{lesson.key}:setup"))
+    rerun(*parts, f"{lesson.key}:setup")
 
 
 def let_draw() -> None:

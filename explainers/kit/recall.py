@@ -12,7 +12,7 @@ RECALL: dict[str, Question] = {
         ("200 times the TTFT", "every token takes as long as the first", "Only the first waits for queue and prompt."),
         ("The queue wait plus 200 gaps", "the prompt takes no time", "Its prefill is in the TTFT.")),
     "memory": question(
-        "From “Static or continuous batching”: why does continuous batching gain nothing when all requests come at once "
+        "From “Static and continuous batching”: why does continuous batching gain nothing when all requests come at once "
         "with equal replies?",
         ("They end together, so there is no slot to refill while others run", "What it gives back are slots held after "
             "their own request."),

@@ -76,7 +76,7 @@ class Standard:
             if len(self.over) > 1:
                 st.segmented_control("Over", list(self.over), format_func=self.over.__getitem__, default=next(iter(self.over)),
                                      required=True, key=self._over, label_visibility="collapsed",
-                                     on_change=lambda: st.rerun(self._part("stage")))
+                                     on_change=lambda: kit.rerun(self._part("stage")))
         with left:
             self._draw("stage", lambda: self._stage(strip))
         with asked:
@@ -222,7 +222,7 @@ class Standard:
 
     def marked(self) -> None:
         """Another request is selected, or the instant."""
-        st.rerun(tuple(map(self._part, ("stage", "details", *(s.key for s in self.sections if s.marks)))))
+        kit.rerun(*map(self._part, ("stage", "details", *(s.key for s in self.sections if s.marks))))
 
     # --- what the parts share --------------------------------------------------------------------------------------------
 

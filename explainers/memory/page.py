@@ -41,7 +41,7 @@ def page() -> None:
     with strip:
         st.header("Over the whole range", anchor=False)
         st.segmented_control("Over", list(RANGES), format_func=RANGES.__getitem__, default="block", required=True, key=OVER,
-                             label_visibility="collapsed", on_change=lambda: st.rerun("memory:stage"))
+                             label_visibility="collapsed", on_change=lambda: kit.rerun("memory:stage"))
     with left:
         stage(strip)
     with asked:
@@ -270,13 +270,13 @@ def _redraw() -> None:
 
 def _marked() -> None:
     """Another request is selected, or the time cursor was let go: the memories are drawn as they were then."""
-    st.rerun(MARKED)
+    kit.rerun(*MARKED)
 
 
 def _show(at_ms: float) -> None:
     """Put the time cursor there, and bring the stage into view."""
     kit.place_cursor(LESSON, at_ms, "stage")
-    st.rerun(MARKED)
+    kit.rerun(*MARKED)
 
 
 # --- what the parts share ---------------------------------------------------------------------------------------------

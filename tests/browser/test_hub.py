@@ -62,3 +62,11 @@ def test_a_sandbox_link_means_what_it_says_although_the_lesson_has_been_open(pag
     page.wait_for_url("**hide=*")
     at_rest(page)
     assert "new=" not in page.url
+
+
+def test_an_embedded_lesson_stands_alone(page: Page, server: str) -> None:
+    page.goto(f"{server}/{PATH[1].key}?v=1&embed=true&guess=skip")
+    expect(page.get_by_role("heading", name="Take it away")).to_be_visible()
+    for entry in PATH:
+        expect(page.get_by_role("link", name=entry.menu, exact=True)).to_have_count(0)
+    expect(page.get_by_role("button", name="I have done this lesson")).to_be_hidden()
