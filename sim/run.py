@@ -115,3 +115,19 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.trace)
+
+
+def read_only(*parts: object) -> None:
+    """Close the arrays of these dataclasses, and of a Run's steps, to writing: what is cached and shared stays as it is."""
+    for part in parts:
+        for held in vars(part).values():
+            if isinstance(held, np.ndarray):
+                held.setflags(write=False)
+            elif isinstance(held, Steps):
+                read_only(held)
+
+
+def closed(run: Run) -> Run:
+    """The run, read-only."""
+    read_only(run)
+    return run

@@ -257,7 +257,7 @@ def ledger(result: Result, *, dark: bool) -> Pic:
 
     The one legend of the lesson: it is the key of the stage too.
     """
-    keys, look = list(result.ledgers), g.theme(dark)
+    keys = list(result.ledgers)
     said = {key: shares(book) for key, book in result.ledgers.items()}
     data = []
     for role in ROLES:
@@ -274,14 +274,10 @@ def ledger(result: Result, *, dark: bool) -> Pic:
               "font": {"size": 11}, "itemclick": False, "itemdoubleclick": False}
     sheet = g.layout(
         dark, LEDGER_HEIGHT, barmode="stack", uniformtext=g.FITTING, margin={"l": 82, "r": 24, "t": 6, "b": 84},
-        showlegend=True, legend=legend, yaxis=_named_rows(look) | {"showgrid": False},
+        showlegend=True, legend=legend, yaxis=g.named_rows(dark) | {"showgrid": False},
         xaxis={"range": [0, 100], "ticksuffix": " %", "fixedrange": True, "showgrid": False, "ticks": "outside", "ticklen": 3,
                "nticks": 6})
     return Pic({"data": data, "layout": sheet}, alt_ledger(result), lambda: table_ledger(result), LEDGER_HEIGHT)
-
-
-def _named_rows(look: g.Theme) -> dict[str, Any]:
-    return {"autorange": "reversed", "fixedrange": True, "type": "category", "tickfont": {"size": 12, "color": look.ink}}
 
 
 def alt_ledger(result: Result) -> str:
@@ -443,25 +439,12 @@ def table_sweep(curve: Sweep) -> pd.DataFrame:
 
 def band(spread: Band, result: Result, *, dark: bool) -> Pic:
     """The headline's idle share over the seeds: a dot for each, the median, and the run on the screen."""
-    look = g.theme(dark)
-    data: list[dict[str, Any]] = []
-    notes = [g.note("◆ on the screen", 1, 1, dark, xanchor="right", yshift=3, font={"size": 11, "color": look.select})]
-    ring = {"symbol": "circle-open", "size": 9, "line": {"width": 2}}
-    for k, (key, idle) in enumerate(spread.idle.items()):
-        middle, here = spread.median(key), result.ledgers[key].idle_share
-        data.append({"type": "scatter", "mode": "markers", "name": NAMES[key], "x": (100 * idle).tolist(),
-                     "y": [NAMES[key]] * len(idle), "marker": ring | {"color": g.policy_line(k, dark)["color"]},
-                     "text": [f"seed {seed}" for seed in spread.seeds], "hovertemplate": "%{text}: %{x:.1f} %<extra></extra>"})
-        data.append({"type": "scatter", "mode": "markers", "x": [100 * here], "y": [NAMES[key]], "name": "on the screen",
-                     "marker": {"symbol": "diamond", "size": 13, "color": look.select},
-                     "hovertemplate": "on the screen: %{x:.1f} %<extra></extra>"})
-        notes.append(g.note(f"median {g.percent(middle)}", 100 * middle, k, dark, xref="x", yref="y",
-                            xanchor="center", yshift=7, font={"size": 11, "color": look.ink}))
-    sheet = g.layout(
-        dark, BAND_HEIGHT, margin={"l": 82, "r": 16, "t": 20, "b": 40}, annotations=notes, yaxis=_named_rows(look),
-        xaxis={"range": [-2, 102], "ticksuffix": " %", "fixedrange": True, "nticks": 6,
-               "title": {"text": f"idle share of slot-time, {len(spread.seeds)} seeds"}})
-    return Pic({"data": data, "layout": sheet}, alt_band(spread, result), lambda: table_band(spread), BAND_HEIGHT)
+    rows = [g.Seeds(NAMES[key], 100 * idle, 100 * result.ledgers[key].idle_share, g.percent(spread.median(key)))
+            for key, idle in spread.idle.items()]
+    title = f"idle share of slot-time, {len(spread.seeds)} seeds"
+    figure = g.over_seeds(rows, spread.seeds, "%{x:.1f} %", dark=dark, height=BAND_HEIGHT, left=82,
+                          xaxis={"range": [-2, 102], "ticksuffix": " %", "title": {"text": title}})
+    return Pic(figure, alt_band(spread, result), lambda: table_band(spread), BAND_HEIGHT)
 
 
 def alt_band(spread: Band, result: Result) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from sim.hardware import GPUS
 from sim.metrics import Ledger, e2e, ledger, summary
 from sim.policy import Policy, continuous, static
 from sim.readers import azure
-from sim.run import Run
+from sim.run import Run, closed
 from sim.service import Service, service
 from sim.static import sweep_static
 from sim.trace import Trace
@@ -173,7 +173,7 @@ def result(values: Values, uploaded: Trace | None = None) -> Result:
 
 def serve(scene: Scenario) -> Result:
     """The scenario's trace under each of its policies."""
-    runs = {key: _frozen(simulate(scene.trace, scene.service, policy)) for key, policy in scene.policies.items()}
+    runs = {key: closed(simulate(scene.trace, scene.service, policy)) for key, policy in scene.policies.items()}
     return Result(scene, runs, {key: ledger(run) for key, run in runs.items()}, {key: summary(run) for key, run in runs.items()})
 
 
@@ -262,13 +262,3 @@ def _window(v: Values, recorded: Trace | None) -> Trace:
         raise ValueError(f"Window starts at {start:,.0f} s, but the last request of the {what} comes at {last:,.0f} s; "
                          f"choose a start from 0 to {math.floor(last):,} s.")
     return recorded.window(start, limit=int(v["take"]))
-
-
-def _frozen(run: Run) -> Run:
-    """The run with read-only columns: it is cached and shared."""
-    for part in (run, run.steps):
-        for column in fields(part):
-            values = getattr(part, column.name)
-            if isinstance(values, np.ndarray):
-                values.setflags(write=False)
-    return replace(run)

@@ -17,7 +17,7 @@ from sim.hardware import GPUS, MODELS, TENSOR_PARALLEL
 from sim.metrics import ttft
 from sim.policy import Memory, Policy, orca, sarathi_serve, vllm_v0
 from sim.record import step_times
-from sim.run import Run
+from sim.run import Run, closed
 from sim.service import Service, attention_units, service, step_us
 from sim.trace import Content, Trace
 
@@ -352,7 +352,7 @@ def result(values: Values, uploaded: None = None) -> Result:
 
 def serve(scene: Scenario) -> Result:
     """The scenario's requests under each of its policies."""
-    runs = {key: _frozen(_run(scene, policy)) for key, policy in scene.policies.items()}
+    runs = {key: closed(_run(scene, policy)) for key, policy in scene.policies.items()}
     done = max(_done_us(run, scene) for run in runs.values())
     end = done + 1000 * AFTER_MS
     gaps = {key: _longest(run, scene, end) for key, run in runs.items()}
@@ -590,13 +590,3 @@ def _measured(server: Service) -> tuple[tuple[tuple[str, int, float], ...], str]
         return (), f"no measured points of {server.model.name} on {server.tp} × {server.gpu.name}"
     same = "" if model == server.model.name else f", measured with {model}, which has the same layers"
     return tuple(found), "assembled from kernels that Vidur, NVIDIA AIConfigurator and LLMServingSim measured" + same
-
-
-def _frozen(run: Run) -> Run:
-    """The run with read-only columns: it is cached and shared."""
-    for part in (run, run.steps):
-        for column in fields(part):
-            values = getattr(part, column.name)
-            if isinstance(values, np.ndarray):
-                values.setflags(write=False)
-    return run

@@ -14,6 +14,7 @@ from explainers.chunked_prefill.scenario import KEYS, PRESETS, Result, Roofline,
 from explainers.kit import files
 from explainers.kit.assumed import head_row, server_rows
 from explainers.kit.grammar import count, duration, percent
+from explainers.kit.knobs import changed
 from explainers.kit.quiz import Prediction, Question, apart, question
 from sim.metrics import frame
 from sim.service import attention_units, step_us
@@ -345,8 +346,7 @@ def leaves_out() -> list[str]:
 
 def python_lines(values: Values) -> str:
     """Python that redoes the runs; it ends with `result`."""
-    default = filled({})
-    v = {key: value for key, value in filled(values).items() if value != default[key]}
+    v = changed(scenario.KNOBS, filled(values))
     return "\n".join([
         "from explainers.chunked_prefill import scenario",
         "",

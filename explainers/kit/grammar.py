@@ -547,3 +547,45 @@ def _x_ticks(x: Floats, log: bool) -> dict[str, Any]:
     if not log:
         return {"nticks": 8}
     return {"type": "log", "tickvals": x.tolist(), "ticktext": [f"{v:g}" for v in x.tolist()]}
+
+
+# --- over the seeds ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """One row of `over_seeds`: its name, a value for each seed, the value on the screen, and the median in words."""
+
+    name: str
+    values: Floats
+    here: float
+    median: str
+
+
+def over_seeds(rows: Sequence[Seeds], seeds: Sequence[int], form: str, *, dark: bool, height: int, left: int, top: int = 20,
+               xaxis: Mapping[str, Any]) -> Figure:
+    """A row each: a ring for every seed, the median, and a diamond for the run on the screen.
+
+    form  of a value under the pointer, in Plotly's way: "%{x:.1f} %";  left, top  margins, px
+    """
+    look = theme(dark)
+    data: list[dict[str, Any]] = []
+    notes = [note("◆ on the screen", 1, 1, dark, xanchor="right", yshift=3, font={"size": 11, "color": look.select})]
+    for k, row in enumerate(rows):
+        data.append({"type": "scatter", "mode": "markers", "name": row.name, "x": row.values.tolist(),
+                     "y": [row.name] * len(row.values),
+                     "marker": {"symbol": "circle-open", "size": 9, "line": {"width": 2}, "color": policy_line(k, dark)["color"]},
+                     "text": [f"seed {seed}" for seed in seeds], "hovertemplate": f"%{{text}}: {form}<extra></extra>"})
+        data.append({"type": "scatter", "mode": "markers", "x": [row.here], "y": [row.name], "name": "on the screen",
+                     "marker": {"symbol": "diamond", "size": 13, "color": look.select},
+                     "hovertemplate": f"on the screen: {form}<extra></extra>"})
+        notes.append(note(f"median {row.median}", float(np.median(row.values)), k, dark, xref="x", yref="y", xanchor="center",
+                          yshift=7, font={"size": 11, "color": look.ink}))
+    sheet = layout(dark, height, margin={"l": left, "r": 16, "t": top, "b": 40}, annotations=notes, yaxis=named_rows(dark),
+                   xaxis={"fixedrange": True, "nticks": 6, **xaxis})
+    return {"data": data, "layout": sheet}
+
+
+def named_rows(dark: bool) -> dict[str, Any]:
+    """A y axis of names, the first on top."""
+    return {"autorange": "reversed", "fixedrange": True, "type": "category", "tickfont": {"size": 12, "color": theme(dark).ink}}

@@ -152,6 +152,11 @@ class Preset:
     watch: str
 
 
+def changed(knobs: Sequence[Knob], values: Mapping[str, Value]) -> dict[str, Value]:
+    """The values that are not the default."""
+    return {knob.key: values[knob.key] for knob in knobs if values[knob.key] != knob.default}
+
+
 def encoded(value: Value) -> str:
     """`value` as it stands in a link; `Knob.fit` reads it back unchanged."""
     if isinstance(value, bool):

@@ -487,25 +487,24 @@ def quiz(lesson: Lesson, state: link.State, questions: Callable[[], Sequence[Que
 def check_yourself(lesson: Lesson, questions: Sequence[Question]) -> None:
     """The questions, each with feedback on the option that was chosen."""
     for i, question in enumerate(questions):
-        with st.container(key=lesson.box(f"quiz{i}")):
-            texts = [option.text for option in question.options]
-            asked = zlib.crc32("\n".join([question.prompt, *texts]).encode())  # another run asks anew
-            chosen = st.radio(f"**{i + 1}.** {question.prompt}", range(len(texts)), index=None, key=lesson.id(f"quiz{i}_{asked}"),
-                              format_func=texts.__getitem__)
-            if chosen is not None:
-                option = question.options[chosen]
-                (st.success if option.correct else st.error)(f"{'Right.' if option.correct else 'No.'} {option.why}")
+        texts = [option.text for option in question.options]
+        asked = zlib.crc32("\n".join([question.prompt, *texts]).encode())  # another run asks anew
+        _ask(lesson, f"quiz{i}", question, f"quiz{i}_{asked}", f"**{i + 1}.** {question.prompt}")
 
 
 @st.fragment
-def _recall(lesson: Lesson, asked: Question) -> None:
+def _recall(lesson: Lesson, question: Question) -> None:
     """A question from an earlier lesson: what is recalled after a while stays."""
-    with st.container(key=lesson.box("recall")):
-        texts = [option.text for option in asked.options]
-        chosen = st.radio(f"**{asked.prompt}**", range(len(texts)), index=None, key=lesson.id("recall"),
-                          format_func=texts.__getitem__)
+    _ask(lesson, "recall", question, "quiz_recall", f"**{question.prompt}**")
+
+
+def _ask(lesson: Lesson, box: str, question: Question, widget: str, prompt: str) -> None:
+    """A question in a container of its own, and what there is to say of the option that was chosen."""
+    with st.container(key=lesson.box(box)):
+        texts = [option.text for option in question.options]
+        chosen = st.radio(prompt, range(len(texts)), index=None, key=lesson.id(widget), format_func=texts.__getitem__)
         if chosen is not None:
-            option = asked.options[chosen]
+            option = question.options[chosen]
             (st.success if option.correct else st.error)(f"{'Right.' if option.correct else 'No.'} {option.why}")
 
 

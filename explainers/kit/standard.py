@@ -42,7 +42,7 @@ class Standard:
     sections  between the stage and the sweep
     band      whether the seeds' spread stands beside the sweep, for the values as they are
     file      label and help of the visitor's own file, where the lesson takes one
-    window    knobs that only an own file or a sample needs
+    hides     keys of knobs that are not shown now
     """
 
     lesson: kit.Lesson

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from sim.hardware import GPUS
 from sim.kv.stays import stays_of
 from sim.metrics import e2e, output_throughput, token_times
 from sim.policy import Memory, Policy, continuous, vllm
-from sim.run import Event, Run
+from sim.run import Event, Run, closed
 from sim.service import Service, attention_units, service, step_us
 from sim.slots import instants
 from sim.trace import Trace
@@ -286,7 +286,7 @@ def result(values: Values, uploaded: None = None) -> Result:
     if left.blocks:
         runs["leaked"], free = leaving(scene, asked, left)
         books["leaked"] = audit(runs["leaked"], me, free)
-    runs = {key: _frozen(run) for key, run in runs.items()}
+    runs = {key: closed(run) for key, run in runs.items()}
     transfer = _transfer(scene, runs["cancelled"], left)
     return Result(scene, worked(values), runs, left, books, transfer, _crowd(server), _orders(server))
 
@@ -361,7 +361,7 @@ def _transfer(scene: Scenario, run: Run, left: Left) -> Transfer:
 def _crowd(server: Service) -> dict[int, Run]:
     n = max(CROWD)
     trace = workloads.workload(workloads.all_at_once(n), workloads.equal(n, CROWD_PROMPT), workloads.equal(n, CROWD_OUTPUT))
-    return {slots: _frozen(simulate(trace, server, continuous(slots, prompts="whole"))) for slots in CROWD}
+    return {slots: closed(simulate(trace, server, continuous(slots, prompts="whole"))) for slots in CROWD}
 
 
 def _orders(server: Service) -> dict[str, Run]:
@@ -369,7 +369,7 @@ def _orders(server: Service) -> dict[str, Run]:
     trace = workloads.workload(workloads.all_at_once(n), workloads.equal(n, QUEUE_PROMPT), np.array(QUEUE_OUTPUTS))
     one = continuous(1, prompts="whole")
     policies = {"fcfs": one, "shortest": replace(one, order="shortest", name="shortest first")}
-    return {key: _frozen(simulate(trace, server, policy)) for key, policy in policies.items()}
+    return {key: closed(simulate(trace, server, policy)) for key, policy in policies.items()}
 
 
 # --- over the range of a knob, over the seeds -------------------------------------------------------------------------
@@ -415,13 +415,3 @@ def gap_with_launch(result: Result, waits: bool) -> float:
     """
     gap, launch = result.worked.gap, float(result.scenario.values["launch"])
     return gap + launch if waits else max(gap, launch)
-
-
-def _frozen(run: Run) -> Run:
-    """The run with read-only columns: it is cached and shared."""
-    for part in (run, run.steps):
-        for column in fields(part):
-            values = getattr(part, column.name)
-            if isinstance(values, np.ndarray):
-                values.setflags(write=False)
-    return run

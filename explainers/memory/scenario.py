@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from sim.orders import outputs
 from sim.policy import Memory, Policy, Reserve, orca_in_one_piece
 from sim.readers import recording
 from sim.readers.recording import Recording
-from sim.run import Run
+from sim.run import Run, closed
 from sim.service import Service, StepTime, attention_units, service, step_us
 from sim.slots import Instants, instants
 from sim.trace import Content, Trace
@@ -381,7 +381,7 @@ def result(values: Values, uploaded: Recording | None = None) -> Result:
 
 def serve(scene: Scenario) -> Result:
     """The scenario's trace with each of its memories."""
-    runs = {key: _frozen(_run(scene, policy)) for key, policy in scene.policies.items()}
+    runs = {key: closed(_run(scene, policy)) for key, policy in scene.policies.items()}
     at = {key: instants(run) for key, run in runs.items()}
     there = {key: occupancy(run, at[key]) for key, run in runs.items()}
     upto = fullest_us(there)
@@ -540,13 +540,3 @@ def _over_rates(v: dict[str, Value]) -> Sweep:
                  {k: np.array(x) for k, x in p99.items()}, note,
                  {"reserved": MAX, "other": f"{MAX}, second" if v["other"] == MAX else str(v["other"])},
                  v["arrivals"] == POISSON, fewer)
-
-
-def _frozen(run: Run) -> Run:
-    """The run with read-only columns: it is cached and shared."""
-    for part in (run, run.steps):
-        for column in fields(part):
-            values = getattr(part, column.name)
-            if isinstance(values, np.ndarray):
-                values.setflags(write=False)
-    return run

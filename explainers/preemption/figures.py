@@ -233,25 +233,12 @@ def table_sweep(curve: Sweep) -> pd.DataFrame:
 
 def band(spread: Band, result: Result, *, dark: bool) -> Pic:
     """The longest wait over the seeds: a dot for each, the median, and the run on the screen."""
-    look = g.theme(dark)
-    data: list[dict[str, Any]] = []
-    notes = [g.note("◆ on the screen", 1, 1, dark, xanchor="right", yshift=3, font={"size": 11, "color": look.select})]
-    ring = {"symbol": "circle-open", "size": 9, "line": {"width": 2}}
-    for k, (key, waits) in enumerate(spread.longest.items()):
-        middle, here = spread.median(key), result.outcomes[key].numbers["longest"]
-        data.append({"type": "scatter", "mode": "markers", "name": NAMES[key], "x": waits.tolist(),
-                     "y": [NAMES[key]] * len(waits), "marker": ring | {"color": g.policy_line(k, dark)["color"]},
-                     "text": [f"seed {seed}" for seed in spread.seeds], "hovertemplate": "%{text}: %{x:.2f} s<extra></extra>"})
-        data.append({"type": "scatter", "mode": "markers", "x": [here], "y": [NAMES[key]], "name": "on the screen",
-                     "marker": {"symbol": "diamond", "size": 13, "color": look.select},
-                     "hovertemplate": "on the screen: %{x:.2f} s<extra></extra>"})
-        notes.append(g.note(f"median {g.duration(middle)}", middle, k, dark, xref="x", yref="y", xanchor="center", yshift=7,
-                            font={"size": 11, "color": look.ink}))
-    rows = {"autorange": "reversed", "fixedrange": True, "type": "category", "tickfont": {"size": 12, "color": look.ink}}
-    sheet = g.layout(dark, BAND_HEIGHT, margin={"l": 60, "r": 16, "t": 20, "b": 40}, annotations=notes, yaxis=rows,
-                     xaxis={"rangemode": "tozero", "fixedrange": True, "nticks": 6,
-                            "title": {"text": f"longest wait, s, {len(spread.seeds)} seeds"}})
-    return Pic({"data": data, "layout": sheet}, alt_band(spread, result), lambda: table_band(spread), BAND_HEIGHT)
+    rows = [g.Seeds(NAMES[key], waits, result.outcomes[key].numbers["longest"], g.duration(spread.median(key)))
+            for key, waits in spread.longest.items()]
+    title = f"longest wait, s, {len(spread.seeds)} seeds"
+    figure = g.over_seeds(rows, spread.seeds, "%{x:.2f} s", dark=dark, height=BAND_HEIGHT, left=60,
+                          xaxis={"rangemode": "tozero", "title": {"text": title}})
+    return Pic(figure, alt_band(spread, result), lambda: table_band(spread), BAND_HEIGHT)
 
 
 def alt_band(spread: Band, result: Result) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -15,7 +15,7 @@ from sim.engine import simulate
 from sim.hardware import GPUS
 from sim.metrics import makespan, normalised_latency, ttft
 from sim.policy import Memory, Order, Policy, Victim
-from sim.run import FINISHED, Run
+from sim.run import FINISHED, Run, closed
 from sim.service import Service, service
 from sim.trace import Trace
 from sim.visits import Clock, Visits, visits
@@ -200,7 +200,7 @@ def build(values: Values) -> Scenario:
 def result(values: Values) -> Result:
     """Both runs and their numbers. Raises as build does."""
     scene = build(values)
-    runs = {key: _frozen(simulate(scene.trace, scene.service, policy)) for key, policy in scene.policies.items()}
+    runs = {key: closed(simulate(scene.trace, scene.service, policy)) for key, policy in scene.policies.items()}
     return Result(scene, runs, {key: outcome(run) for key, run in runs.items()})
 
 
@@ -261,13 +261,3 @@ def _trace(v: Values) -> Trace:
     output = workloads.lognormal(n, float(v["reply"]), float(v["spread"]), seed, most)
     urgent = np.random.default_rng([seed, 7]).random(n) < float(v["urgent"]) / 100
     return Trace(times - times[0], prompt, output, priority=np.where(urgent, 0, 1), name="generated")
-
-
-def _frozen(run: Run) -> Run:
-    """The run with read-only columns: it is cached and shared."""
-    for part in (run, run.steps):
-        for column in fields(part):
-            values = getattr(part, column.name)
-            if isinstance(values, np.ndarray):
-                values.setflags(write=False)
-    return run

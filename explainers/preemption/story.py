@@ -11,6 +11,7 @@ from explainers.kit import files
 from explainers.kit import grammar as g
 from explainers.kit.assumed import head_row, server_rows
 from explainers.kit.grammar import count, duration, listed, percent
+from explainers.kit.knobs import changed
 from explainers.kit.quiz import Prediction, Question, apart, question
 from explainers.preemption import scenario
 from explainers.preemption.figures import NAMES, ROLES, halves, pieces, rule
@@ -298,7 +299,7 @@ def leaves_out() -> list[str]:
 
 def python_lines(values: Values) -> str:
     """Python that redoes the runs; it ends with `result`."""
-    v = {key: value for key, value in filled(values).items() if value != filled({})[key]}
+    v = changed(scenario.KNOBS, filled(values))
     return "\n".join([
         "from explainers.preemption import scenario",
         "",

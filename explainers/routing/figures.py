@@ -481,25 +481,12 @@ def table_sweep(curve: Sweep) -> pd.DataFrame:
 
 def band(spread: Band, result: Result, *, dark: bool) -> Pic:
     """The hit rate over the seeds: a ring for each, the median, and the run on the screen."""
-    look = g.theme(dark)
-    data: list[dict[str, Any]] = []
-    notes = [g.note("◆ on the screen", 1, 1, dark, xanchor="right", yshift=3, font={"size": 11, "color": look.select})]
-    ring = {"symbol": "circle-open", "size": 9, "line": {"width": 2}}
-    for k, (key, rates) in enumerate(spread.hit_rate.items()):
-        row, here = _SHORT[key], result.numbers[key]["hit_rate"]
-        data.append({"type": "scatter", "mode": "markers", "name": row, "x": rates.tolist(), "y": [row] * len(rates),
-                     "marker": ring | {"color": g.policy_line(k, dark)["color"]}, "text": [f"seed {s}" for s in spread.seeds],
-                     "hovertemplate": "%{text}: %{x:.0%}<extra></extra>"})
-        data.append({"type": "scatter", "mode": "markers", "x": [here], "y": [row], "name": "on the screen",
-                     "marker": {"symbol": "diamond", "size": 13, "color": look.select},
-                     "hovertemplate": "on the screen: %{x:.0%}<extra></extra>"})
-        notes.append(g.note(f"median {g.percent(spread.median(key))}", spread.median(key), k, dark, xref="x", yref="y",
-                            xanchor="center", yshift=7, font={"size": 11, "color": look.ink}))
-    rows = {"autorange": "reversed", "fixedrange": True, "type": "category", "tickfont": {"size": 12, "color": look.ink}}
-    sheet = g.layout(dark, BAND_HEIGHT, margin={"l": 52, "r": 16, "t": 22, "b": 40}, annotations=notes, yaxis=rows,
-                     xaxis={"range": [0, 1.02], "fixedrange": True, "tickformat": ".0%", "nticks": 6,
-                            "title": {"text": f"hit rate, {len(spread.seeds)} seeds"}})
-    return Pic({"data": data, "layout": sheet}, alt_band(spread, result), lambda: table_band(spread, result), BAND_HEIGHT)
+    rows = [g.Seeds(_SHORT[key], rates, result.numbers[key]["hit_rate"], g.percent(spread.median(key)))
+            for key, rates in spread.hit_rate.items()]
+    title = f"hit rate, {len(spread.seeds)} seeds"
+    figure = g.over_seeds(rows, spread.seeds, "%{x:.0%}", dark=dark, height=BAND_HEIGHT, left=52, top=22,
+                          xaxis={"range": [0, 1.02], "tickformat": ".0%", "title": {"text": title}})
+    return Pic(figure, alt_band(spread, result), lambda: table_band(spread, result), BAND_HEIGHT)
 
 
 def alt_band(spread: Band, result: Result) -> str:

@@ -21,6 +21,7 @@ from sim.kv.distances import curve
 from sim.policy import Memory, Policy, vllm
 from sim.readers import mooncake
 from sim.routers import Router
+from sim.run import read_only
 from sim.service import Service, service
 from sim.trace import Trace
 
@@ -484,10 +485,6 @@ def sample() -> Trace:
 
 
 def _frozen(fleet: FleetRun) -> FleetRun:
-    """The run with read-only columns: it is cached and shared."""
-    runs = [run for run in fleet.runs if run is not None]
-    for part in (fleet, fleet.decisions, *runs, *(run.steps for run in runs)):
-        for held in vars(part).values() if part is not None else ():
-            if isinstance(held, np.ndarray):
-                held.setflags(write=False)
+    """The fleet with read-only columns: it is cached and shared."""
+    read_only(*(part for part in (fleet, fleet.decisions, *fleet.runs) if part is not None))
     return fleet

@@ -11,6 +11,7 @@ import pandas as pd
 from explainers.kit import files
 from explainers.kit.assumed import head_row, server_rows
 from explainers.kit.grammar import count, duration, listed, percent
+from explainers.kit.knobs import changed
 from explainers.kit.quiz import Prediction, Question, apart, question
 from explainers.routing import scenario
 from explainers.routing.scenario import KEYS, PRESETS, Result, Sweep, Values, filled
@@ -325,8 +326,7 @@ def leaves_out() -> list[str]:
 
 def python_lines(values: Values) -> str:
     """Python that redoes the runs; it ends with `result`."""
-    default = filled({})
-    v = {key: value for key, value in filled(values).items() if value != default[key]}
+    v = changed(scenario.KNOBS, filled(values))
     own = v.get("source") == scenario.OWN
     read = ["from pathlib import Path", "", "from sim.readers import mooncake", ""] if own else []
     trace = ', mooncake.read(Path("your-trace.jsonl"))' if own else ""

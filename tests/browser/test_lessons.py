@@ -57,7 +57,6 @@ CASES = (
     Case("routing", 7, "cache", "16384"),
     Case("lifecycle", 9, "tokens", "101"),
 )
-BELOW = 2  # the sweep and the band wait for the prediction
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.key)

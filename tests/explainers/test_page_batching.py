@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,11 @@ from explainers.kit import link
 from explainers.kit.knobs import defaults
 from sim.readers import azure
 from tests.conftest import ROOT
+from tests.explainers import pages
+from tests.explainers.pages import words
 
-STEPS = 60  # seconds that a run of the page may take on a loaded machine
-
-
-PAGE = "from explainers.batching.page import page\npage()\n"  # AppTest opens no address but the hub's
-
-
-def first_screen(**query: str) -> AppTest:
-    page = AppTest.from_string(PAGE, default_timeout=STEPS)
-    page.query_params.update(query)
-    return page.run()
-
-
-def opened(**query: str) -> AppTest:
-    """The whole page. In a browser the rest is asked for when the first screen is drawn; here a rerun asks for it."""
-    return first_screen(**query).run()
+opened = partial(pages.opened, "batching")
+first_screen = partial(pages.first_screen, "batching")
 
 
 def moved(page: AppTest, knob: str, value: object) -> AppTest:
@@ -36,10 +26,6 @@ def moved(page: AppTest, knob: str, value: object) -> AppTest:
     page.slider(key=f"batching:{knob}").set_value(value).run()
     assert not page.exception
     return page.run()
-
-
-def words(page: AppTest) -> str:
-    return "\n".join(str(part.value) for part in [*page.markdown, *page.caption, *page.error, *page.warning, *page.info])
 
 
 def headings(page: AppTest) -> list[str]:

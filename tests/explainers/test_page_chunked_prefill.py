@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from explainers.chunked_prefill import scenario, story
 from explainers.kit import worker
 from explainers.kit.grammar import duration
+from tests.explainers import pages
+from tests.explainers.pages import words
 
-STEPS = 60  # seconds that a run of the page may take on a loaded machine
-PAGE = "from explainers.chunked_prefill.page import page\npage()\n"
+opened = partial(pages.opened, "chunked_prefill")
+
+
 CLASSIC = scenario.result({})
 FREEZE = duration(CLASSIC.summaries["alone"]["gap_max_ms"] / 1000)
-
-
-def opened(**query: str) -> AppTest:
-    """The whole page. In a browser the rest is asked for when the first screen is drawn; here a rerun asks for it."""
-    page = AppTest.from_string(PAGE, default_timeout=STEPS)
-    page.query_params.update(query)
-    return page.run().run()
-
-
-def words(page: AppTest) -> str:
-    return "\n".join(str(part.value) for part in [*page.markdown, *page.caption, *page.error, *page.warning, *page.info])
 
 
 def test_the_freeze_is_asked_before_it_is_shown() -> None:

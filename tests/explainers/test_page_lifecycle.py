@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from explainers.lifecycle import scenario, story
+from tests.explainers import pages
+from tests.explainers.pages import words
 
-STEPS = 60  # seconds that a run of the page may take on a loaded machine
-PAGE = "from explainers.lifecycle.page import page\npage()\n"
-
-
-def opened(**query: str) -> AppTest:
-    """The whole page. In a browser the rest is asked for when the first screen is drawn; here a rerun asks for it."""
-    page = AppTest.from_string(PAGE, default_timeout=STEPS)
-    page.query_params.update(query)
-    return page.run().run()
-
-
-def words(page: AppTest) -> str:
-    return "\n".join(str(part.value) for part in [*page.markdown, *page.caption, *page.error, *page.warning, *page.info])
+opened = partial(pages.opened, "lifecycle")
 
 
 def test_the_first_view_asks_before_it_answers() -> None:

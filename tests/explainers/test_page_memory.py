@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,24 +15,11 @@ from explainers.kit import link
 from explainers.kit.knobs import defaults
 from explainers.memory import scenario, story
 from tests.conftest import ROOT
+from tests.explainers import pages
+from tests.explainers.pages import words
 
-STEPS = 60  # seconds that a run of the page may take on a loaded machine
-PAGE = "from explainers.memory.page import page\npage()\n"  # AppTest opens no address but the first lesson's
-
-
-def first_screen(**query: str) -> AppTest:
-    page = AppTest.from_string(PAGE, default_timeout=STEPS)
-    page.query_params.update(query)
-    return page.run()
-
-
-def opened(**query: str) -> AppTest:
-    """The whole page. In a browser the rest is asked for when the first screen is drawn; here a rerun asks for it."""
-    return first_screen(**query).run()
-
-
-def words(page: AppTest) -> str:
-    return "\n".join(str(part.value) for part in [*page.markdown, *page.caption, *page.error, *page.warning, *page.info])
+opened = partial(pages.opened, "memory")
+first_screen = partial(pages.first_screen, "memory")
 
 
 def headings(page: AppTest) -> list[str]:
