@@ -224,7 +224,8 @@ class Roofline:
     points      measured, (kind, tokens, ms) with kind "prefill" or "decode": assembled from measured kernels (`source`)
     context     what the decode points were measured with
     ridge, ridge_theory  tokens; of the fitted constants, and of the data sheet
-    budget      you are here;  step_ms  a full step of the chunks here, halfway through the prompt, streams included
+    budget      you are here;  step_ms  a step filled to it, halfway through the prompt, streams included
+    overhead_ms  of floor_ms and every step: the engine's own
     """
 
     tokens: Ints
@@ -239,6 +240,7 @@ class Roofline:
     budget: int
     step_ms: float
     source: str
+    overhead_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -499,16 +501,18 @@ def roofline(values: Values) -> Roofline:
     server = _service(v)
     grid = np.unique(np.concatenate((np.rint(np.geomspace(1, 16384, 220)), 128 * np.arange(1, 17), 128 * np.arange(1, 17) + 1)))
     tokens = grid.astype(np.int64)
-    n, prompt, budget = int(v["streams"]), int(v["prompt"]), int(v["budget"])
-    chunk = min(budget - n, prompt, int(v["cap"]) or prompt)
-    half = step_us(server, n + chunk, n * int(v["context"]), attention_units(chunk, (prompt - chunk) // 2), n + 1)
+    n, budget, left = int(v["streams"]), int(v["budget"]), to_compute(v)
+    chunk, cached = budget - n, int(v["prompt"]) - left
+    done = cached + max(0, left - chunk) // 2
+    half = step_us(server, budget, n * int(v["context"]), attention_units(chunk, done), n + 1)
     points, source = _measured(server)
     few = tokens[tokens <= 256]
     return Roofline(
         tokens, step_us(server, tokens, attention=attention_units(tokens), requests=1) / 1000,
         step_us(server, few, few * _POINTS_CONTEXT, requests=few) / 1000,
         float(server.base_us(0)) / 1000, (server.fixed_us + tokens * _each_us(server)) / 1000, points, _POINTS_CONTEXT,
-        server.ridge_tokens, server.ridge_tokens_theory, budget, float(half) / 1000, source)
+        server.ridge_tokens, server.ridge_tokens_theory, budget, float(half) / 1000, source,
+        float(v["overhead"]))
 
 
 LIMITS_MS = (50, 100, 200, 500, 1000)

@@ -56,22 +56,30 @@ RARELY_SAID = (
 
 def headline(result: Result, answer: bool = True) -> str:
     """What differs between the policies, and why. `answer` False: without how long the streams freeze."""
-    alone, chunks = result.summaries["alone"], result.summaries["chunks"]
-    budget = int(result.scenario.values["budget"])
-    fits = scenario.to_compute(result.scenario.values) + result.scenario.streams <= budget
-    who = "the newcomer's" if int(result.scenario.values["long"]) == 1 else "the slowest newcomer's"
-    first = f"{who} first token comes after {_ms(chunks['ttft_ms'])} instead of {_ms(alone['ttft_ms'])}"
-    later = chunks["ttft_ms"] / alone["ttft_ms"] - 1
-    if fits:
-        same = f"the prompt fits into one step of {budget:,} tokens beside the streams, so there is nothing to cut"
-        return f"Hardly any difference: {same}." if not answer else \
-            f"Hardly any difference, {_ms(alone['gap_max_ms'])} and {_ms(chunks['gap_max_ms'])} at most without a token: {same}."
-    cut = f"in chunks under a budget of {budget:,} tokens"
+    alone, whole, chunks = (result.summaries[key] for key in KEYS)
+    v, n = result.scenario.values, result.scenario.streams
+    budget, cap = int(v["budget"]), int(v["cap"])
+    who = "the newcomer's" if int(v["long"]) == 1 else "the slowest newcomer's"
+    if all(abs(chunks[what] - whole[what]) <= 0.02 * whole[what] for what in ("gap_max_ms", "ttft_ms")):
+        same = f"Under a budget of {budget:,} tokens chunks do what whole prompts do"
+        if not answer:
+            return f"{same}: there is nothing to cut."
+        gaps = _ms(chunks["gap_max_ms"]), _ms(alone["gap_max_ms"])
+        return f"{same}, at most {gaps[0]} without a token; read first and alone, it is {gaps[1]}."
+    cut = f"in chunks of at most {cap:,} tokens" if 0 < cap < budget - n else f"in chunks under a budget of {budget:,} tokens"
     if not answer:
-        return f"Read first and alone, the prompt freezes every stream; {cut} no gap is longer than " \
-            f"{_ms(chunks['gap_max_ms'])}, and {who} first token comes {percent(later)} later."
-    return f"Read first and alone, the prompt freezes every stream for {_ms(alone['gap_max_ms'])}; {cut} no gap is longer than " \
-        f"{_ms(chunks['gap_max_ms'])}, and {first}."
+        return (f"Read first and alone, the prompt freezes every stream; {cut} no gap is longer than "
+                f"{_ms(chunks['gap_max_ms'])}, and {who} first token comes {_later(chunks['ttft_ms'] / alone['ttft_ms'])}.")
+    firsts = f"after {_ms(chunks['ttft_ms'])} instead of {_ms(alone['ttft_ms'])}"
+    return (f"Read first and alone, the prompt freezes every stream for {_ms(alone['gap_max_ms'])}; {cut} no gap is longer than "
+            f"{_ms(chunks['gap_max_ms'])}, and {who} first token comes {firsts}.")
+
+
+def _later(times: float) -> str:
+    """ "11 % later", "3.1 times as late", "2 % sooner"."""
+    if times >= 2:
+        return f"{times:.1f} times as late"
+    return f"{percent(abs(times - 1))} {'later' if times >= 1 else 'sooner'}"
 
 
 def _ms(ms: float) -> str:
@@ -86,12 +94,12 @@ def causes(result: Result) -> list[str]:
     return [
         f"**{names(result)['alone']}: {_ms(s['alone']['gap_max_ms'])}.** {_in_the_gap(result, 'alone'):,} prompt tokens are read "
         "in steps of their own: no stream gets a token meanwhile.",
-        f"**{names(result)['whole']}: {_ms(s['whole']['gap_max_ms'])}.** The streams are in the same step as the prompt, "
-        "but the step lasts as long as the prompt takes: being in it does not shorten it.",
+        f"**{names(result)['whole']}: {_ms(s['whole']['gap_max_ms'])}.** The streams are in the same step as the prompt: they "
+        "save a step of their own, but this one lasts as long as the prompt takes.",
         f"**{names(result)['chunks']}: {_ms(s['chunks']['gap_max_ms'])}.** "
         f"{count(int(s['chunks']['prompt_steps']), 'step')} with up to {chunk:,} prompt tokens beside {count(n, 'decode')}; "
-        "each lasts as long as so many tokens take, and the later ones a little longer, as they attend to all that was read "
-        "before.",
+        + ("each lasts as long as so many tokens take, and the later ones a little longer, as they attend to all that was read "
+           "before." if s["chunks"]["prompt_steps"] > 1 else "it lasts as long as so many tokens take."),
     ]
 
 
@@ -141,8 +149,12 @@ def watch(values: Values) -> str:
     for preset in PRESETS:
         if filled(preset.values) == now:
             return preset.watch
-    if scenario.to_compute(now) + int(now["streams"]) <= int(now["budget"]):
-        return "The prompt fits into one step: chunks change nothing. Take a longer prompt or a smaller budget."
+    left, cap, n = scenario.to_compute(now), int(now["cap"]), int(now["streams"])
+    if int(now["long"]) == 1 and left + n <= int(now["budget"]) and not 0 < cap < left:
+        return "The prompt fits into one step beside the streams: chunks do what whole prompts do. Take a longer prompt or a " \
+            "smaller budget."
+    if 0 < cap < int(now["budget"]) - n:
+        return "The cap, not the budget, cuts the prompt: move it and watch both prices."
     if int(now["budget"]) <= 128:
         return "So small a budget is mostly weights: watch how long the newcomer waits for its first token."
     if int(now["budget"]) >= 4096:
@@ -204,29 +216,38 @@ def sweep_words(curve: Sweep) -> str:
     """What the sweep shows: both prices, and where the useful budgets lie."""
     gap, first = curve.gap_ms["chunks"], curve.ttft_ms["chunks"]
     useful = (curve.x >= 2 * curve.ridge) & (curve.x <= 4 * curve.ridge)
-    words = (f"From {curve.x[0]:,.0f} to {curve.x[-1]:,.0f} tokens the longest gap grows from {_ms(float(gap[0]))} to "
-             f"{_ms(float(gap[-1]))}, and the newcomer's first token comes after {_ms(float(first[0]))} to "
-             f"{_ms(float(first[-1]))}. The ridge is at {curve.ridge:,.0f} tokens")
+    words = (f"From {curve.x[0]:,.0f} to {curve.x[-1]:,.0f} tokens the longest gap goes {_span(gap[0], gap[-1])}, and the "
+             f"newcomer's first token {_span(first[0], first[-1])}. The ridge is at {curve.ridge:,.0f} tokens")
     if not useful.any():
         return words + "."
-    a, b = float(gap[useful].min()), float(gap[useful].max())
-    c, d = float(first[useful].min()), float(first[useful].max())
-    return f"{words}; two to four times that, the gap is {_ms(a)} to {_ms(b)} and the first token comes after {_ms(c)} to " \
-        f"{_ms(d)}."
+    gaps, firsts = gap[useful], first[useful]
+    return f"{words}; two to four times that, the gap is {_between(gaps)} and the first token comes after {_between(firsts)}."
+
+
+def _span(start: float, end: float) -> str:
+    return f"from {_ms(float(start))} to {_ms(float(end))}"
+
+
+def _between(values: np.ndarray) -> str:
+    """ "53 ms to 69 ms", or one of them where they read the same."""
+    low, high = _ms(float(values.min())), _ms(float(values.max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def roofline_words(roof: Roofline) -> str:
     """What the roofline says of the chosen budget."""
-    return (f"A step of few tokens takes about {_ms(roof.floor_ms)}, whatever is in it: the weights must be read. From the "
-            f"ridge, {roof.ridge:,.0f} tokens (data sheet: {roof.ridge_theory:,.0f}), computing takes over. Your budget of "
-            f"{roof.budget:,} tokens is {roof.budget / roof.ridge:.1f} times the ridge; halfway through the prompt such a step "
-            f"takes {_ms(roof.step_ms)}.")
+    engine = f" ({_ms(roof.overhead_ms)} of it the engine's own)" if roof.overhead_ms else ""
+    return (f"A step of few tokens takes about {_ms(roof.floor_ms)}{engine}, whatever is in it: the weights must be read. From "
+            f"the ridge, {roof.ridge:,.0f} tokens (data sheet: {roof.ridge_theory:,.0f}), computing takes over. Your budget of "
+            f"{roof.budget:,} tokens is {roof.budget / roof.ridge:.1f} times the ridge; halfway through the prompt a step filled "
+            f"to it takes {_ms(roof.step_ms)}.")
 
 
 CAPACITY = (
     "One long prompt shows the gap; a stream of them shows what the gap costs. Sarathi-Serve's rule: the largest rate of "
     "requests at which the median wait for the first step stays within 2 s and 99 of 100 gaps stay within a limit. Who freezes "
-    "the streams must be lightly loaded to keep a tight limit; chunks keep it at a higher rate."
+    "the streams must be lightly loaded to keep a tight limit; chunks keep it at a higher rate, if their own steps are "
+    "short enough."
 )
 
 
@@ -245,14 +266,20 @@ def search_progress(done: Sequence[bool], told: Sequence[tuple[int, float] | Non
 def capacity_words(curve: scenario.Curve, speed: float) -> str:
     """The capacities, and how many times the other policies' the chunks bear."""
     at = {key: load.capacity for key, load in curve.loads.items()}
+    simulated = f"{speed:,.0f} requests were simulated a second."
+    limit = f"{curve.slo_tbt_ms:,.0f} ms"
+    if len(at) > 1 and not any(at.values()):
+        return (f"No policy keeps {limit} at any rate: a step of decodes, or of the least prompt tokens, takes longer. Take "
+                f"a wider limit, a smaller model or a faster GPU. {simulated}")
     if not at["chunks"]:
-        return (f"With a step of the budget longer than the limit, chunks keep {curve.slo_tbt_ms:,.0f} ms at no rate: take a "
-                f"smaller budget. {speed:,.0f} requests were simulated a second.")
+        return (f"With a step of the budget longer than the limit, chunks keep {limit} at no rate: take a "
+                f"smaller budget. {simulated}")
     others = (("alone", "vLLM v0"), ("whole", "Orca"))
     times = [f"{at['chunks'] / at[key]:.1f} times {name}'s" for key, name in others if at.get(key)]
     over = f", {' and '.join(times)}" if times else ""
-    return (f"Within {curve.slo_tbt_ms:,.0f} ms, chunks bear **{at['chunks']:.2f} requests/s**{over}. {curve.what} "
-            f"{speed:,.0f} requests were simulated a second.")
+    less = " Their full steps come too near the limit: a smaller budget would bear more." \
+        if any(capacity > at["chunks"] for capacity in at.values()) else ""
+    return f"Within {limit}, chunks bear **{at['chunks']:.2f} requests/s**{over}.{less} {curve.what} {simulated}"
 
 
 # --- the questions ----------------------------------------------------------------------------------------------------
@@ -265,11 +292,13 @@ def quiz(result: Result) -> list[Question]:
 
 def _whole_question(result: Result) -> Question:
     whole, alone = result.summaries["whole"]["gap_max_ms"], result.summaries["alone"]["gap_max_ms"]
+    helps = f"Beside the decodes, whole, the prompt makes a gap of {_ms(whole)}; first and alone, {_ms(alone)}. "
+    asked = "Why does it help so little that the streams are in the same step?" if whole > 0.9 * alone else \
+        "What of the gap remains, although the streams are in the same step?"
     return question(
-        f"Beside the decodes, whole, the prompt makes a gap of {_ms(whole)}; first and alone, {_ms(alone)}. Why does it help so "
-        "little that the streams are in the same step?",
-        ("A step ends for all at once: who needs one token waits for the prompt's thousands",
-         "Tokens come at the end of the step. Only a shorter step makes the gap shorter."),
+        helps + asked,
+        ("The step's own length: it ends for all at once, so who needs one token waits for the whole prompt",
+         "Tokens come at the end of the step. Only a shorter step makes the gap shorter; what is saved is a step of decodes."),
         ("The decodes go after the prompt within the step", "a step has an order inside",
          "All tokens of a step go through together."),
         ("The prompt pushes the streams' memory out", "a prompt takes others' memory", "Here memory has no limit."),
@@ -282,13 +311,13 @@ def _small_question(result: Result) -> Question:
     left = scenario.to_compute(v)
     chunk = 64 - n
     right = -(-left // chunk)
-    wrong = [(float(-(-left // 64)), "the decodes take no part of the budget", f"{n} of the 64 tokens go to the streams."),
+    dear = "; each reads all weights again, so that the newcomer waits longest of all." if right > 1 else "."
+    wrong = [(float(-(-left // 64)), "the decodes take no part of the budget", f"Of the 64 tokens {n} are the streams'."),
              (float(left // int(v["budget"]) + 1), "the number of steps stays the same", "A smaller budget needs more steps."),
              (float(left), "a chunk is a token", "A chunk is what the budget leaves.")]
     return question(
         f"A budget of 64 tokens, {count(n, 'stream')}, {left:,} prompt tokens to read: in how many steps?",
-        (f"{right:,}", f"Each step has room for 64 − {n} = {chunk} prompt tokens; each reads all weights again, so that the "
-         "newcomer waits longest of all."),
+        (f"{right:,}", f"Each step has room for 64 − {n} = {chunk} prompt tokens{dear}"),
         *((f"{x:,.0f}", name, why) for x, name, why in apart(float(right), wrong, 0.05 * right)),
         ("It depends on the GPU", "the GPU sets the steps", "The GPU sets how long a step takes, the budget how many there are."))
 

@@ -172,9 +172,9 @@ def defaults(knobs: Sequence[Knob]) -> dict[str, Value]:
 
 
 def _nearest(options: tuple[Value, ...], number: float) -> Value:
-    if math.isinf(number):
-        return (max if number > 0 else min)(options, key=float)
-    return min(options, key=lambda option: abs(float(option) - number))
+    values = [float(option) for option in options]
+    within = min(max(number, min(values)), max(values))  # beyond them, far away or at infinity, distances would all be one
+    return min(options, key=lambda option: abs(float(option) - within))
 
 
 def _number(raw: object) -> float | None:

@@ -90,22 +90,22 @@ PRESETS: tuple[Preset, ...] = (
            "Twenty requests at once, and memory for a handful. Shortest first sends most of them home early. Watch who is still "
            "there at the end, and how much of what was computed had to be computed anew."),
     Preset("starve", "Who starves", {"arrivals": POISSON, "rate": 20.0, "requests": 400, "memory": 16_384},
-           "More work comes than the server can do, and it never stops coming. Shortest first finds a shorter request than the "
-           "long ones again and again: compare the longest wait with the mean."),
+           "For twenty seconds more work comes than the server can do. Shortest first finds a shorter request than the long ones "
+           "again and again: compare the longest wait with the mean."),
     Preset("guess", "A poor guess", {"order": GUESSED, "noise": 1.5},
            "Shortest first by a guess that is often three or four times off. The order degrades, but not to first come, first "
            "served: even a poor guess tells a long reply from a short one more often than not."),
     Preset("longest", "The longest gives way", {"order": FCFS, "victim": LONGEST_HELD, "memory": 3_072},
            "Taking from the one who holds most frees most blocks at once, and throws most work away at once. Compare how often "
            "somebody gives way, and the tokens computed anew, with the upper panel's."),
-    Preset("priority", "Urgent ones first", {"order": PRIORITY, "victim": LEAST_URGENT},
-           "A quarter of the requests are urgent: they enter first, and nobody takes their blocks while somebody else runs. "
-           "The others pay, in the same memory and the same time."),
+    Preset("priority", "Urgent ones first", {"order": PRIORITY, "victim": LEAST_URGENT, "arrivals": POISSON, "rate": 24.0},
+           "A quarter of the requests are urgent: they enter first, and nobody takes their blocks while somebody else has some. "
+           "The others pay. Compare the two waits in the table, and the mean."),
     Preset("swap", "Swap instead", {"order": FCFS, "give": SWAP},
-           "Both panels have the same order. Below, who gives way moves to the host and comes back whole. Few tokens are cheap "
-           "to compute anew on a fast GPU: see whether moving them was worth it."),
+           "Both panels have the same order. Below, who gives way moves to the host and comes back whole. Beside "
+           "others, in a step that runs anyway, computing few tokens anew adds little: see whether moving them was worth it."),
     Preset("enough", "Enough memory", {"memory": 65_536, "order": FCFS, "victim": LONGEST_HELD},
-           "Nobody has to wait and nobody has to give way: with memory for all, the two rules do the same, step by step."),
+           "Nobody waits for memory and nobody has to give way: with memory for all, the two rules do the same, step by step."),
 )
 
 
@@ -126,7 +126,8 @@ class Outcome:
     visits     each time a request queued and then ran (sim/visits.py)
     wait       s in the queue, before the first token and after preemptions, together; float64[n]
     latency    end-to-end latency over output tokens, s per token; float64[n]
-    numbers    "mean", "p90" latency per token and "longest" wait, s; "ttft_p99", s; "makespan", s;
+    numbers    "mean", "p90" latency per token, "longest", "waits", "urgent" and "others" wait (the longest; means of all, of
+               the urgent and of the rest; nan: there are none), s; "ttft_p99", s; "makespan", s;
                "preemptions"; "again": tokens computed and thrown away; "victims": requests that had to give way
     """
 
@@ -211,10 +212,15 @@ def outcome(run: Run) -> Outcome:
     waits = np.fmin(v.out, np.fmax(over, v.queued)) - v.queued
     wait = np.bincount(v.request, waits, len(run.trace)) / 1e6
     latency, done = normalised_latency(run), run.outcome == FINISHED
+    assert run.trace.priority is not None  # every request of this lesson has one
+    urgent = run.trace.priority == 0
     numbers = {
         "mean": float(latency[done].mean()) if done.any() else np.nan,
         "p90": float(np.quantile(latency[done], 0.9)) if done.any() else np.nan,
         "longest": float(wait.max()),
+        "waits": float(wait.mean()),
+        "urgent": _mean(wait[urgent]),
+        "others": _mean(wait[~urgent]),
         "ttft_p99": float(np.quantile(ttft(run)[done], 0.99)) if done.any() else np.nan,
         "makespan": makespan(run) if done.any() else np.nan,
         "preemptions": float(run.preemptions.sum()),
@@ -224,6 +230,10 @@ def outcome(run: Run) -> Outcome:
     for column in (wait, latency):
         column.setflags(write=False)
     return Outcome(v, wait, latency, numbers)
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else np.nan
 
 
 def band(values: Values) -> Band:

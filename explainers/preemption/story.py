@@ -62,8 +62,10 @@ def headline(result: Result, answer: bool = True) -> str:
     if not answer:
         return f"{rule(result, 'other')}: {tail}"
     change = gain(result)
-    if duration(a["mean"]) == duration(b["mean"]):
+    if abs(change) < 1:
         lead = f"The mean latency per token hardly changes, {duration(b['mean'])}"
+    elif duration(a["mean"]) == duration(b["mean"]):
+        lead = f"{rule(result, 'other')} {'lowers' if change > 0 else 'raises'} the mean latency per token by {abs(change):.0f} %"
     else:
         lead = (f"{rule(result, 'other')} {'lowers' if change > 0 else 'raises'} the mean latency per token from "
                 f"{duration(a['mean'])} to {duration(b['mean'])}")
@@ -171,6 +173,8 @@ MOST_WAITS = 8
 
 _NUMBERS = (
     ("Latency per token, mean", "mean"), ("Latency per token, p90", "p90"), ("Longest wait of a request", "longest"),
+    ("Wait, mean", "waits"),
+    ("Wait of the urgent, mean", "urgent"), ("Wait of the others, mean", "others"),
     ("Time to first token (TTFT), p99", "ttft_p99"), ("Last reply ends after", "makespan"), ("Preemptions", "preemptions"),
     ("Requests that had to give way", "victims"), ("Tokens computed anew", "again"),
 )
@@ -179,9 +183,12 @@ _COUNTS = ("preemptions", "victims", "again")
 
 def numbers(result: Result, answer: bool = True) -> pd.DataFrame:
     """The measures side by side, as text: columns "", "Above", "Below"; without the mean and p90 of latency if not `answer`."""
+    v = result.scenario.values
+    urgency = v["order"] == scenario.PRIORITY or v["victim"] == scenario.LEAST_URGENT
     rows = [
         (name, *(f"{o.numbers[key]:,.0f}" if key in _COUNTS else duration(o.numbers[key]) for o in result.outcomes.values()))
-        for name, key in _NUMBERS if answer or key not in ("mean", "p90")
+        for name, key in _NUMBERS
+        if (answer or key not in ("mean", "p90")) and (urgency or key not in ("urgent", "others"))
     ]
     return pd.DataFrame(rows, columns=["", "Above", "Below"])
 
@@ -196,8 +203,14 @@ def sweep_words(curve: Sweep) -> str:
     """What the sweep shows from end to end."""
     what = {"memory": "tokens of memory", "rate": "requests/s"}[curve.over]
     told = [f"{NAMES[key]} from {duration(float(y[0]))} to {duration(float(y[-1]))}" for key, y in curve.mean.items()]
-    end = "With memory for all, the rules are one and the same." if curve.over == "memory" else \
-        "Below what the server can take, nobody waits and the order plays no part."
+    at = -1 if curve.over == "memory" else 0
+    one, other = (float(y[at]) for y in curve.mean.values())
+    met = abs(one - other) <= 0.01 * one
+    end = {("memory", True): "With memory for all, the rules are one and the same.",
+           ("memory", False): "Even with the most memory requests wait, for slots or for the step's budget, so the order "
+                              "still counts.",
+           ("rate", True): "Below what the server can take, hardly anybody waits and the order plays no part.",
+           ("rate", False): "Even at the lowest rate requests wait here, so the order still counts."}[curve.over, met]
     return f"From {curve.x[0]:,.0f} to {curve.x[-1]:,.0f} {what} the mean latency per token goes {listed(told)}. {end}"
 
 
@@ -206,18 +219,20 @@ def sweep_words(curve: Sweep) -> str:
 
 def quiz(result: Result) -> list[Question]:
     """Questions whose numbers come from the run on the screen."""
-    return [_who_pays(result), _recompute_question(result), _fcfs_question(result)]
+    asked = [_recompute_question(result), _fcfs_question(result)]
+    return asked if abs(gain(result)) < 1 else [_who_pays(result), *asked]
 
 
 def _who_pays(result: Result) -> Question:
     """Whether the order makes a step faster, or only moves waits about."""
     a, b = (o.numbers["mean"] for o in result.outcomes.values())
-    ends = [o.numbers["makespan"] for o in result.outcomes.values()]
+    (short_a, long_a), (short_b, long_b) = (halves(result, key) for key in result.outcomes)
     return question(
-        f"The mean latency per token is {duration(a)} above and {duration(b)} below; the last reply ends after "
-        f"{duration(ends[0])} above and {duration(ends[1])} below. Where does the difference of the means come from?",
-        ("Mostly from who waits: many short requests wait less, or more, and few long ones the reverse",
-         "The same requests need about the same steps. A second of wait weighs more on 50 tokens than on 1,000."),
+        f"The mean latency per token is {1000 * a:.1f} ms above and {1000 * b:.1f} ms below. Where does most of the "
+        f"difference come from?",
+        ("From how long requests wait: a second of it weighs more on a short reply than on a long one",
+         f"The shorter half of the replies waits {duration(short_b)} below instead of {duration(short_a)}, the longer half "
+         f"{duration(long_b)} instead of {duration(long_a)}."),
         ("The GPU computes faster under one of the rules", "an order speeds up the GPU",
          "A step of the same tokens takes the same time under both rules."),
         ("One of the rules writes shorter replies", "a policy changes the replies", "Both serve the same trace."),
@@ -272,7 +287,7 @@ def models(result: Result) -> list[tuple[str, str, str]]:
         ("Memory", f"{int(v['memory']):,} tokens in blocks of {scenario.BLOCK}", "chosen; vLLM's block size"),
         ("Rules above", "vLLM's scheduler: first come, first served; the last to enter gives way; recompute",
          "vLLM 0.33.0, v1 (peers/vllm/SEMANTICS.md)"),
-        ("Budget", f"{scenario.BUDGET:,} tokens a step", "vLLM's default"),
+        ("Budget", f"{scenario.BUDGET:,} tokens a step", "vLLM's default on an A100"),
         ("Swap", f"{scenario.HOST_GB_S:g} GB/s each way, {server.kv_bytes_per_token * scenario.BLOCK / 1024:,.0f} KiB a block",
          "PCIe 4.0 x16 as it is reached; bytes from the model's shape"),
         ("Requests", f"prompts lognormal, mean 161, CV {scenario.PROMPT_SPREAD}; replies lognormal, mean {int(v['reply'])}, CV "

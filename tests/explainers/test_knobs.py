@@ -128,3 +128,8 @@ def test_a_value_is_shown_with_its_unit() -> None:
     assert RATE.show(8.0) == "8 requests/s"
     assert SLOTS.show(1200) == "1,200"
     assert TILES.show(True) == "on"
+
+
+def test_far_beyond_the_options_the_last_one_is_the_nearest() -> None:
+    knob = Knob("x", "X", 64, options=(64, 12_288, 16_384))
+    assert [knob.fit(raw)[0] for raw in ("99999999999999999999", "-99999999999999999999", "1e308")] == [16_384, 64, 16_384]
