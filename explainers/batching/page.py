@@ -101,7 +101,8 @@ def _range(state: State, result: Result) -> None:
 def prediction() -> None:
     """The prediction, or the answer to it."""
     state, result = SERVED.now()
-    kit.prediction(LESSON, state, story.PREDICTION, lambda guess: story.feedback(result, guess), _redraw)
+    kit.prediction(LESSON, state, story.PREDICTION, lambda guess: story.feedback(result, guess), _redraw,
+                   "Estimate it from the picture.")
 
 
 @st.fragment(key="batching:setup")

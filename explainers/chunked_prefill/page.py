@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import BrokenExecutor, Future
 from typing import Any
 
 import streamlit as st
@@ -67,6 +67,10 @@ def _found(state: State) -> None:
         found = dict(zip(scenario.KEYS, (future.result() for future in asked), strict=True))
     except ValueError as error:
         st.warning(plain(str(error)))
+        return
+    except BrokenExecutor:
+        st.warning("The process that searched has ended twice, perhaps for want of memory. Try another set-up, or load the page "
+                   "anew.")
         return
     limit = int(st.session_state[LIMIT])
     curve = scenario.curve(state.values, {key: load for key, (load, _) in found.items()}, limit)

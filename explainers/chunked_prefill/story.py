@@ -130,6 +130,14 @@ def life(result: Result, policy_key: str, request: int) -> str:
             f"{duration((first - arrival) / 1e6)} after it came.")
 
 
+def hint(result: Result) -> str:
+    """What to estimate the prediction from."""
+    steps = result.runs["alone"].steps
+    before = steps.end_us <= result.scenario.landing_us
+    apart = float(np.median((steps.end_us - steps.start_us)[before]) / 1000)
+    return f"Ticks before the landing are {apart:.0f} ms apart: how many would fit into the hole?"
+
+
 def feedback(result: Result, guess: float | None) -> str:
     """The answer to the prediction and why; `guess` in ms, None: skipped."""
     truth = result.summaries["alone"]["gap_max_ms"]

@@ -47,19 +47,56 @@ def terms() -> tuple[Term, ...]:
     return tuple(sorted(found, key=lambda t: t.term.lower()))
 
 
-@lru_cache(maxsize=1)
-def _pattern() -> tuple[re.Pattern[str], dict[str, Term]]:
-    """All spellings, the longest first, and whose they are."""
-    spelled = {form.lower(): term for term in terms() for form in (term.term, *term.aliases)}
-    words = sorted(spelled, key=len, reverse=True)
-    return re.compile(r"(?<![\w-])(" + "|".join(map(re.escape, words)) + r")(?![\w-])", re.IGNORECASE), spelled
+@dataclass(frozen=True)
+class Word:
+    """A word as it is told on a page: its name, what it is, what it is not, and its key in the glossary (both may be empty)."""
+
+    name: str
+    short: str
+    not_: str = ""
+    key: str = ""
 
 
-def first_uses(texts: Sequence[str]) -> list[Term]:
-    """The terms that the texts use, in the order of their first use, each once. Whole words only."""
-    pattern, spelled = _pattern()
-    found = (spelled[match.group(1).lower()] for text in texts for match in pattern.finditer(text))
-    return list({term.key: term for term in found}.values())
+@lru_cache(maxsize=16)
+def spelled(own: tuple[tuple[str, str], ...] = ()) -> Mapping[str, Word]:
+    """Every spelling, in small letters, and its word: told as `own` (names, sentence) tells it, if that does."""
+    found = {form.lower(): Word(term.term, term.short, term.not_, term.key)
+             for term in terms() for form in (term.term, *term.aliases)}
+    for names, sentence in own:
+        for name in names.lower().split(", "):
+            known = found.get(name, Word("", ""))
+            word = Word(names, sentence, known.not_, known.key)
+            forms = [form for form, other in found.items() if known.key and other.key == known.key]
+            found |= dict.fromkeys(forms or [name, f"{name}s"], word)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _pattern(own: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
+    """All spellings, the longest first; whole words only."""
+    words = sorted(spelled(own), key=len, reverse=True)
+    return re.compile(r"(?<![\w-])(" + "|".join(map(re.escape, words)) + r")(?![\w-])", re.IGNORECASE)
+
+
+def pieces(texts: Sequence[str], own: tuple[tuple[str, str], ...] = ()) -> list[list[tuple[str, Word | None]]]:
+    """Each text cut up into (piece, the word that it is), in full; a word counts at its first use in all of them."""
+    seen: set[str] = set()
+    cut: list[list[tuple[str, Word | None]]] = []
+    for text in texts:
+        at, found = 0, []
+        for match in _pattern(own).finditer(text):
+            word = spelled(own)[match.group().lower()]
+            if word.name not in seen:
+                seen.add(word.name)
+                found += [(text[at:match.start()], None), (match.group(), word)]
+                at = match.end()
+        cut.append([(piece, word) for piece, word in (*found, (text[at:], None)) if piece])
+    return cut
+
+
+def first_uses(texts: Sequence[str]) -> list[Word]:
+    """The words of the glossary that the texts use, in the order of their first use, each once."""
+    return [word for text in pieces(texts) for _, word in text if word]
 
 
 def matching(asked: str) -> list[Term]:

@@ -89,7 +89,7 @@ def open_page(lesson: Lesson) -> link.State:
             st.title(lesson.title, anchor=False, width="content")
             with st.popover("Words used here", key=lesson.id("words"), width="content", type="tertiary"):
                 st.markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in _words(lesson)))
-        st.markdown(f"**{lesson.question}** {lesson.lead}")
+        _lead(lesson)
     if state.notes:
         with st.container(key=lesson.box("notes")):
             lines = "\n".join(f"- {plain(note)}" for note in state.notes)
@@ -98,12 +98,23 @@ def open_page(lesson: Lesson) -> link.State:
     return state
 
 
+def _lead(lesson: Lesson) -> None:
+    """The question and the lead; a word of the field opens where it is first used."""
+    asked, lead = glossary.pieces([lesson.question, f" {lesson.lead}"], tuple(lesson.words))
+    words = list(dict.fromkeys(word for _, word in (*asked, *lead) if word))
+    runs = [(piece, bold, words.index(word) if word else None)
+            for bold, text in ((True, asked), (False, lead)) for piece, word in text]
+    components.prose(runs, [{"name": word.name, "is": word.short, "isnt": word.not_,
+                             "href": f"/glossary?term={word.key}" if word.key else ""} for word in words], lesson.id("lead"))
+
+
 def _words(lesson: Lesson) -> list[tuple[str, str]]:
     """The lesson's own words, and those of the glossary that its question, lead and controls use besides."""
-    named = {word.lower() for word, _ in lesson.words}
+    named = {name for names, _ in lesson.words for name in names.lower().split(", ")}
+    own = {glossary.spelled()[name].key for name in named if name in glossary.spelled()}
     texts = [lesson.question, lesson.lead, *(text for knob in lesson.knobs for text in (knob.label, knob.help))]
-    more = [term for term in glossary.first_uses(texts) if named.isdisjoint({term.term.lower(), *map(str.lower, term.aliases)})]
-    return [*lesson.words, *((term.term, f"{term.short} *{term.not_}*") for term in more)]
+    more = [word for word in glossary.first_uses(texts) if word.key not in own]
+    return [*lesson.words, *((word.name, f"{word.short} *{word.not_}*") for word in more)]
 
 
 def answered(state: link.State) -> bool:
@@ -112,11 +123,12 @@ def answered(state: link.State) -> bool:
 
 
 def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: Callable[[float | None], str],
-               redraw: Callable[[], None]) -> None:
+               redraw: Callable[[], None], hint: str) -> None:
     """One row: the question and a number to commit; after that the answer, told to the number that was committed.
 
     A prediction is of the run it was made for: when a knob has moved, another can be made, and nothing is held back meanwhile.
 
+    hint    what to estimate it from
     redraw  ends a callback by redrawing whatever the answer shows in
     """
     empty = lesson.id("empty")
@@ -161,7 +173,7 @@ def prediction(lesson: Lesson, state: link.State, asked: Prediction, feedback: C
             st.form_submit_button("Skip", key=lesson.id("skip"), on_click=settle, args=(link.SKIP,))
             first = "**Choose both orders first, or skip.**" if asked.choices else \
                 f"**Type a number from {asked.low} to {asked.high} first, or skip.**"
-            said = first if st.session_state.get(empty) else "Estimate it from the picture."
+            said = first if st.session_state.get(empty) else hint
             st.markdown(said, width="content")
 
 

@@ -152,7 +152,7 @@ class Standard:
     def _prediction(self) -> None:
         state, result = self.served.now()
         kit.prediction(self.lesson, state, self.story.PREDICTION, lambda guess: self.story.feedback(result, guess),
-                       lambda: kit.redraw(self.lesson, self._rest))
+                       lambda: kit.redraw(self.lesson, self._rest), self.story.hint(result))
 
     def _setup(self, upload: bool) -> None:
         """The presets, what to watch for, and the knobs but the main ones."""

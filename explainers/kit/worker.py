@@ -5,15 +5,17 @@ from __future__ import annotations
 import atexit
 import itertools
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 
 from sim.record import Claim, compute, named
+
+_T = TypeVar("_T")
 
 
 @st.cache_resource(show_spinner=False)
@@ -28,10 +30,19 @@ def _one(name: str) -> Claim:
     return compute([name])[0]
 
 
+def _renewed(process: Any, submit: Callable[[], _T]) -> _T:
+    """What `submit` gives; where the process it goes to has ended, a new one is begun for it."""
+    try:
+        return submit()
+    except BrokenExecutor:
+        process.clear()
+        return submit()
+
+
 @st.cache_resource(show_spinner=False, max_entries=512)
 def _claim(name: str) -> Future[Claim]:
     try:
-        return _process().submit(_one, name)
+        return _renewed(_process, lambda: _process().submit(_one, name))
     except (NotImplementedError, OSError):  # where there are no processes, in place
         here: Future[Claim] = Future()
         here.set_result(_one(name))
@@ -40,7 +51,16 @@ def _claim(name: str) -> Future[Claim]:
 
 def claims(patterns: Sequence[str]) -> list[Future[Claim]]:
     """The claims named, each once for all sessions: asked for now if nobody has."""
-    return [_claim(name) for name in named(patterns)]
+    found = [_claim(name) for name in named(patterns)]
+    for name, future in zip(named(patterns), found, strict=True):
+        if lost(future):
+            _claim.clear(name)
+    return [_claim(name) for name in named(patterns)] if any(map(lost, found)) else found
+
+
+def lost(future: Future[Any]) -> bool:
+    """Whether its process ended under it, as when the machine's memory ran out."""
+    return future.done() and not future.cancelled() and isinstance(future.exception(), BrokenExecutor)
 
 
 class GivenUp(Exception):
@@ -117,7 +137,7 @@ def _searches() -> _Searches:
 
 
 @st.cache_resource(show_spinner=False, max_entries=512)
-def _asked(key: Hashable) -> dict[str, Asked]:
+def _asked(key: Hashable) -> dict[str, Any]:
     return {}
 
 
@@ -125,16 +145,21 @@ def ask(key: Hashable, function: Callable[..., Any], *args: Any, reports: bool =
     """What `function(*args)` gives, computed once for all sessions under this key; asked for now if nobody has.
 
     function  of a module's top level; what it takes, gives and reports can be pickled
+    The first loss of its process is mended by asking again; the second is its answer, BrokenExecutor.
+
     reports   it takes `report` as its last argument and calls `report(what)` now and then: `progress` tells the last one,
               and there it stops when it is given up
     """
     kept = _asked(key)
-    if "asked" not in kept or given_up(kept["asked"].future):
+    again = "asked" in kept and lost(kept["asked"].future) and not kept.get("again", False)
+    if again or "asked" not in kept or given_up(kept["asked"].future):
+        kept["again"] = again
         try:
-            kept["asked"] = _searches().submit(function, args, reports)
+            kept["asked"] = _renewed(_searches, lambda: _searches().submit(function, args, reports))
         except (NotImplementedError, OSError, ImportError):  # where there are no processes, in place
             kept["asked"] = Asked(0, _here(function, (*args, _silent) if reports else args))
-    return kept["asked"].future
+    asked: Asked = kept["asked"]
+    return asked.future
 
 
 def _silent(what: Any) -> None:

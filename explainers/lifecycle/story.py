@@ -78,6 +78,11 @@ def headline(result: Result, answer: bool = True) -> str:
     return said + clock
 
 
+def hint(result: Result) -> str:
+    """What to estimate the prediction from."""
+    return f"This one, of {result.worked.tokens:,} tokens, takes {_ms(result.worked.e2e)}."
+
+
 def feedback(result: Result, guess: float | None) -> str:
     """The answer to PREDICTION, and which slip leads to the guess; None: skipped."""
     w = result.worked

@@ -108,7 +108,8 @@ def _range(state: State, result: Result) -> None:
 def prediction() -> None:
     """The prediction, or the answer to it."""
     state, result = SERVED.now()
-    kit.prediction(LESSON, state, story.prediction(result), lambda guess: story.feedback(result, guess), _redraw)
+    kit.prediction(LESSON, state, story.prediction(result), lambda guess: story.feedback(result, guess), _redraw,
+                   story.hint(result))
 
 
 @st.fragment(key="memory:setup")

@@ -171,6 +171,12 @@ def prediction(result: Result) -> Prediction:
                       f"Does the request fit with {called(result, 'reserved')}?", "requests", 0, n)
 
 
+def hint(result: Result) -> str:
+    """What to estimate the prediction from."""
+    run = result.runs["reserved"]
+    return f"{_pool(run):,} token slots; prompt and reply together: at most {int(run.policy.longest or 0):,}."
+
+
 def feedback(result: Result, guess: float | None) -> str:
     """The answer to the prediction and why; `guess` in requests, None: skipped."""
     run, other = result.runs["reserved"], result.runs["other"]

@@ -140,6 +140,11 @@ def _counted(cause: str) -> str:
     return " ".join(words)
 
 
+def hint(result: Result) -> str:
+    """What to estimate the prediction from."""
+    return "Less than 0: it is higher. Look who waits in the picture."
+
+
 def feedback(result: Result, guess: float | None) -> str:
     """The answer to the prediction and why; `guess` in per cent, None: skipped."""
     truth = gain(result)

@@ -153,6 +153,11 @@ def _said(order: tuple[str, ...], values: dict[str, float] | None = None) -> str
     return said
 
 
+def hint(result: Result) -> str:
+    """What to estimate the prediction from."""
+    return "In the picture, colour is what was found. Who pays for that with a queue?"
+
+
 def feedback(result: Result, guess: float | None) -> str:
     """The answer to the prediction; `guess` numbers a pair of orders, None: skipped."""
     if not _served(result):

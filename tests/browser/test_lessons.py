@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from explainers.kit import link
+from explainers.kit.glossary import spelled
 from tests.browser.parts import (
     ANSWERED,
     at_rest,
@@ -127,11 +128,27 @@ def test_a_request_chosen_by_the_keyboard_is_told_and_kept_in_the_link(case: Cas
     page.keyboard.type("Request 2")
     page.keyboard.press("Enter")
     result = case.result({})
-    said = case.story.life(result, next(iter(result.runs)), 1).split("**")[-1].strip()[:40]
+    said = case.story.life(result, next(iter(result.scenario.policies)), 1).split("**")[-1].strip()[:40]
     expect(box(page, "life")).to_contain_text(said)
     page.wait_for_url(lambda url: "request=2" in url)
     page.reload()
     expect(box(page, "life")).to_contain_text(said)
+
+
+def test_a_word_opens_where_it_is_first_used_by_keyboard_too(case: Case, server: str, page: Page) -> None:
+    opened(page, server, case)
+    word = page.locator(".prose button").first
+    card = page.locator(".prose .card").first
+    word.focus()
+    expect(card).to_be_hidden()
+    page.keyboard.press("Enter")
+    expect(card).to_be_visible()
+    told = spelled(tuple(case.story.WORDS))[word.inner_text().lower()]
+    expect(card).to_contain_text(f"{told.name}: {told.short}")
+    edges = card.bounding_box()
+    assert edges is not None and edges["x"] >= 0 and edges["x"] + edges["width"] <= page.viewport_size["width"]  # type: ignore[index]
+    page.keyboard.press("Escape")
+    expect(card).to_be_hidden()
 
 
 def test_the_link_restores_the_whole_state_for_somebody_else(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
@@ -129,6 +131,28 @@ def test_a_search_is_run_once_for_all_tells_how_far_it_is_and_stops_when_it_is_g
     assert again is not first
     worker.give_up(long)
     assert _soon(lambda: worker.given_up(again))
+
+
+def _dies(deaths: int, where: str) -> str:
+    """Takes its process along, the first so many times."""
+    before = Path(where).stat().st_size if Path(where).exists() else 0
+    with open(where, "a", encoding="ascii") as file:
+        file.write("x")
+    if before < deaths:
+        os._exit(1)
+    return "alive"
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_search_whose_process_dies_is_asked_for_once_more(deaths: int, tmp_path: Path) -> None:
+    key, args = ("test", "dies", deaths), (deaths, str(tmp_path / "deaths"))
+    first = worker.ask(key, _dies, *args)
+    assert _soon(first.done) and worker.lost(first)
+    second = worker.ask(key, _dies, *args)
+    assert second is not first and _soon(second.done)
+    assert worker.lost(second) if deaths == 2 else second.result() == "alive"
+    assert worker.ask(key, _dies, *args) is second
+    assert worker.ask(("test", "after", deaths), _counts, 2, reports=True).result(60) == 2
 
 
 def test_only_chunks_are_searched_anew_for_another_budget() -> None:

@@ -34,3 +34,12 @@ def test_plural_and_inflected_forms_count(text: str, key: str) -> None:
 
 def test_a_hyphenated_word_is_not_the_shorter_word_within_it() -> None:
     assert [t.key for t in glossary.first_uses(["A prefix-cache hit, not a re-step"])] == ["prefix_cache"]
+
+
+def test_a_lessons_own_sentence_is_told_for_every_spelling_and_keeps_what_the_word_is_not() -> None:
+    own = (("Prefill", "Reading a prompt."), ("Bus, lorry", "It drives."))
+    cut = glossary.pieces(["A Prefill, prefills,", " lorries, a lorry."], own)
+    assert [[piece for piece, _ in text] for text in cut] == [["A ", "Prefill", ", prefills,"], [" lorries, a ", "lorry", "."]]
+    prefill, lorry = cut[0][1][1], cut[1][1][1]
+    assert prefill == glossary.Word("Prefill", "Reading a prompt.", BY_KEY["prefill"].not_, "prefill")
+    assert lorry == glossary.Word("Bus, lorry", "It drives.", "", "")

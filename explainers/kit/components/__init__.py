@@ -1,4 +1,4 @@
-"""What must happen in the browser: keep the address, move the time cursor, copy and save, ask for the rest of the page."""
+"""What must happen in the browser: keep the address, move the time cursor, copy and save, open a word where it stands."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _scrubber = st.components.v2.component(
     "stepwise_scrubber", html=_read("scrubber.html"), css=_read("scrubber.css"), js=_read("scrubber.js")
 )
 _take = st.components.v2.component("stepwise_take", html=_read("take.html"), css=_read("take.css"), js=_read("take.js"))
+_prose = st.components.v2.component("stepwise_prose", html=_read("prose.html"), css=_read("prose.css"), js=_read("prose.js"))
 _progress = st.components.v2.component("stepwise_progress", js=_read("progress.js"))
 
 
@@ -53,6 +54,15 @@ def scrubber(policies: Mapping[str, Mapping[str, Any]], t: float | None, key: st
     last = math.ceil(end / step) * step
     data = {"policies": list(policies.values()), "end": round(last, 6), "step": step, "t": t}
     _scrubber(key=key, data=data, default={"cursor": None}, on_cursor_change=moved)
+
+
+def prose(runs: Sequence[tuple[str, bool, int | None]], words: Sequence[Mapping[str, str]], key: str) -> None:
+    """A paragraph in which words of the field open where they stand.
+
+    runs   (text, whether it is bold, index into `words` or None: plain text), one after the other
+    words  {"name", "is", "isnt", "href": where more is said, or empty}
+    """
+    _prose(key=key, data={"runs": list(runs), "words": list(words)})
 
 
 def progress(known: Sequence[str], done: Sequence[str], marked: Mapping[str, Any], key: str, told: Callable[[], None]) -> None:
