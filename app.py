@@ -5,6 +5,8 @@ from __future__ import annotations
 # A process that computes for the pages imports this file under another name (multiprocessing, spawn): it draws nothing, and
 # need not wait for what draws.
 if __name__ == "__main__":
+    import gc
+    from functools import partial
     from importlib import import_module
     from pathlib import Path
 
@@ -18,15 +20,23 @@ if __name__ == "__main__":
     # An entry of our own also keeps the menu, and in it the choice of theme, which toolbarMode "minimal" hides.
     ABOUT = "**Stepwise**: a course on how LLM servers schedule requests. Its pictures are a simulation that you can change."
 
+    @st.cache_resource(show_spinner=False)
+    def opened(key):
+        """The lesson's page, imported when it is first opened. Modules are no garbage: Streamlit looks through all that is not
+        frozen after every run of the script, which costs 70 ms a press."""
+        module = import_module(f"explainers.{key}.page")
+        gc.freeze()
+        return module
+
     def show(key):
-        """The lesson's page, imported when it is first opened."""
-        return lambda: import_module(f"explainers.{key}.page").page()
+        """Draw the lesson's page."""
+        opened(key).page()
 
     st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide", menu_items={"About": ABOUT})
     st.html(ASSETS / "style.css")
     st.logo(str(ASSETS / "favicon.svg"), size="small")
     # The root address shows the path; each lesson has an address of its own, which links carry.
-    lessons = {entry.key: st.Page(show(entry.key), title=entry.menu, url_path=entry.key) for entry in PATH}
+    lessons = {entry.key: st.Page(partial(show, entry.key), title=entry.menu, url_path=entry.key) for entry in PATH}
     st.session_state[session.PAGES] = lessons
     home = st.Page(lambda: hub.page(lessons), title="The path", url_path="home", default=True)
     words = st.Page(lambda: glossary_page.page(lessons), title="Words", url_path="glossary")

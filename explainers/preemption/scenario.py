@@ -56,7 +56,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("victim", "Who gives way", LAST, options=tuple(VICTIMS), main=True,
          help="Whose blocks are taken when the memory is full and somebody needs one. Longest: who holds most, so most is freed. "
               "Shortest: who holds least, so least is computed anew."),
-    Knob("memory", "KV memory", 2_048, options=MEMORIES, group="Server", unit="tokens",
+    Knob("memory", "KV memory", 2_048, options=MEMORIES, main=True, unit="tokens",
          help="How many tokens' keys and values fit. Beside Llama-3-8B on an A100-80G it is 467,296; a small memory shows in "
               "twenty requests what a large one shows in thousands."),
     Knob("give", "What giving way costs", RECOMPUTE, options=(RECOMPUTE, SWAP), group="Server",

@@ -5,6 +5,7 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,8 @@ def test_every_lesson_opens_at_its_own_address_without_an_error(key: str, server
     page.goto(f"{server}/{key}")
     expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
     expect(page.get_by_test_id("stException")).to_have_count(0)
+    story = import_module(f"explainers.{key}.story")
+    expect(page.locator(".prose")).to_have_text(f"{story.QUESTION} {story.LEAD}", use_inner_text=True)
 
 
 def test_a_visitor_sees_that_something_failed_but_not_what(serve: Callable[[Path], str], tmp_path: Path, page: Page) -> None:
