@@ -10,13 +10,16 @@ from streamlit.delta_generator import DeltaGenerator
 from explainers.batching import figures, scenario, story
 from explainers.batching.scenario import Result
 from explainers.kit import lesson as kit
+from explainers.kit.knobs import ranges
 from explainers.kit.link import State
 from explainers.kit.served import Served, selected
 from explainers.kit.text import plain
 from explainers.kit.upload import Upload
 from sim.readers import azure
 
-LESSON = kit.Lesson("batching", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS)
+RANGES = {"slots": "Slots", "rate": "Arrival rate"}
+LESSON = kit.Lesson("batching", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS,
+                    (ranges(RANGES),))
 UPLOAD = Upload(LESSON.key, ["csv", "txt"], azure.read, lambda trace: f"{len(trace):,} requests over {trace.arrival[-1]:,.0f} s",
                 when_read={"source": scenario.OWN}, when_gone={"source": scenario.GENERATED}, after=lambda: st.rerun())
 GROUPS = ("Requests", "Arrivals", "Server", "Own file")
@@ -24,7 +27,6 @@ GENERATORS = ("spread", "requests", "giant", "seed", "arrivals", "rate")  # knob
 WINDOW = frozenset({"start", "take"})  # and those that it needs
 FIRST_CLAIMS = ("orca*", "step-time-a100-*-median")
 
-OVER, RANGES = LESSON.id("over"), {"slots": "Slots", "rate": "Arrival rate"}
 
 SERVED = Served(LESSON, scenario, UPLOAD)
 
@@ -41,8 +43,7 @@ def page() -> None:
     gains, strip, lower = st.container(), st.container(), st.container()
     with strip:
         st.header("Over the whole range", anchor=False)
-        st.segmented_control("Over", list(RANGES), format_func=RANGES.__getitem__, default="slots", required=True, key=OVER,
-                             label_visibility="collapsed", on_change=lambda: kit.rerun("batching:stage"))
+        kit.over(LESSON, RANGES, "batching:stage")
     with left:
         stage(strip)
     with asked:
@@ -87,7 +88,7 @@ def _range(state: State, result: Result) -> None:
     """The sweep strip and the band over seeds."""
     if kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
         return
-    curve = SERVED.sweep(state, st.session_state[OVER])
+    curve = SERVED.sweep(state, str(state.view["over"]))
     pictures = {"sweep": figures.sweep(curve, dark=kit.dark())}
     if state.values["source"] == scenario.GENERATED:  # a recorded trace has no seed
         pictures["band"] = figures.band(SERVED.band(state), result, dark=kit.dark())

@@ -58,7 +58,7 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
         shapes += [_landing(result, y, dark), _hole(result, key, y, answer, dark), _chosen(result, key, y, selected, start, dark)]
         notes += (_length(result, key, y, dark) if answer else []) + _said_of_steps(result, key, y2, top, dark)
     sheet["xaxis"] = _clock(start, end, answer) | {"anchor": f"y{2 * len(KEYS)}"}
-    sheet["annotations"], sheet["shapes"] = notes + _below(dark), shapes
+    sheet["annotations"], sheet["shapes"] = notes + _below(answer, dark), shapes
     if not answer:
         data = [{k: v for k, v in trace.items() if k != "hovertemplate"} | {"hoverinfo": "skip"} for trace in data]
     return Pic({"data": data, "layout": sheet}, alt_stage(result, answer), lambda: table_stage(result, answer), STAGE_HEIGHT)
@@ -296,14 +296,15 @@ def _said_of_steps(result: Result, key: str, axis: str, top: float, dark: bool) 
                    **({} if above or count == 1 else {"bgcolor": g.colour("prefill", dark), "borderpad": 0}))]
 
 
-def _below(dark: bool) -> list[dict[str, Any]]:
-    """The key."""
+def _below(answer: bool, dark: bool) -> list[dict[str, Any]]:
+    """The key; the gap is in it where it is drawn."""
     tick = f'<span style="color:{g.colour("decode", dark)}"><b>|</b></span> token of a stream'
     hole = f'<span style="color:{g.colour("stalled", dark)}"><b>▭</b></span> longest gap'
     first = f'<span style="color:{g.colour("decode", dark)}">◆</span> first token'
-    entries = [tick, hole, first, *g.key(("waiting", "prefill", "decode"), dark), "(engine: log of tokens)"]
-    return [g.note("  ".join(entries[:3]) + "<br>" + "  ".join(entries[3:]), 0, 0, dark, xshift=-LEFT_PX + 4, yshift=-18,
-                   yanchor="top", font={"size": 11, "color": g.theme(dark).muted})]
+    above = "  ".join([tick, *([hole] if answer else []), first])
+    below = "  ".join([*g.key(("waiting", "prefill", "decode"), dark), "(engine: log of tokens)"])
+    return [g.note(f"{above}<br>{below}", 0, 0, dark, xshift=-LEFT_PX + 4, yshift=-18, yanchor="top",
+                   font={"size": 11, "color": g.theme(dark).muted})]
 
 
 def alt_stage(result: Result, answer: bool = True) -> str:

@@ -9,13 +9,17 @@ import streamlit as st
 
 from explainers.chunked_prefill import figures, scenario, story
 from explainers.kit import lesson as kit
-from explainers.kit import worker
+from explainers.kit import session, worker
+from explainers.kit.knobs import Knob
 from explainers.kit.link import State
 from explainers.kit.served import Served
 from explainers.kit.standard import Section, Standard
 from explainers.kit.text import plain
+from explainers.kit.widgets import draw
 
-LESSON = kit.Lesson("chunked_prefill", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS)
+LIMIT = Knob("limit", "Limit of the P99 time between tokens", 100, options=scenario.LIMITS_MS, unit="ms")
+LESSON = kit.Lesson("chunked_prefill", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS,
+                    (LIMIT,))
 
 
 def _idle(state: State) -> dict[str, str]:
@@ -35,22 +39,27 @@ def _why(state: State, result: Any) -> None:
     kit.sentence(LESSON, "\n".join(f"- {line}" for line in story.RARELY_SAID), "rarely")
 
 
-LIMIT, SEARCH, ASKED = (LESSON.id(name) for name in ("limit", "search", "asked"))
+SEARCH, ASKED = LESSON.id("search"), LESSON.id("asked")
 
 
 def _capacity(state: State, result: Any) -> None:
     """How much load each policy bears: asked for, computed in a process of its own, kept for all visitors."""
     kit.sentence(LESSON, story.CAPACITY, "capacity-words")
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.select_slider("Limit of the P99 time between tokens (ms)", scenario.LIMITS_MS, value=100, key=LIMIT, width=420)
+        with st.container(width=420):
+            draw(LIMIT, session.name(LESSON.key, LIMIT.key), _limited)
         st.button("Find the capacity", key=LESSON.id("find"), on_click=lambda: st.session_state.update({SEARCH: True}))
     if st.session_state.get(SEARCH):
         _found(state)
 
 
+def _limited() -> None:
+    kit.rerun("chunked_prefill:capacity", "chunked_prefill:details")  # the second keeps the address
+
+
 def _asked(state: State) -> dict[str, tuple[tuple[Any, ...], Future[Any]]]:
     """What is asked of the worker by policy, and its answer to be. What a moved knob made idle does not stand in its way."""
-    limit = int(st.session_state.get(LIMIT) or 100)
+    limit = int(state.view[LIMIT.key])
     queries = {key: (LESSON.key, scenario.bears(state.values, key), key, limit) for key in scenario.KEYS}
     for query in set(st.session_state.get(ASKED, ())) - set(queries.values()):
         worker.give_up(query)
@@ -72,7 +81,7 @@ def _found(state: State) -> None:
         st.warning("The process that searched has ended twice, perhaps for want of memory. Try another set-up, or load the page "
                    "anew.")
         return
-    limit = int(st.session_state[LIMIT])
+    limit = int(state.view[LIMIT.key])
     curve = scenario.curve(state.values, {key: load for key, (load, _) in found.items()}, limit)
     kit.sentence(LESSON, story.capacity_words(curve, sum(speed for _, speed in found.values()) / len(found)), "found")
     kit.chart(LESSON, "capacity", figures.curve(curve, dark=kit.dark()))

@@ -166,6 +166,11 @@ def encoded(value: Value) -> str:
     return str(value)
 
 
+def ranges(names: Mapping[str, str]) -> Knob:
+    """The view "over" of a lesson whose sweep goes over one of these knobs (key → name), the first one if nothing is chosen."""
+    return Knob("over", "Over the whole range", next(iter(names)), options=tuple(names))
+
+
 def defaults(knobs: Sequence[Knob]) -> dict[str, Value]:
     """Key → default of every knob."""
     return {knob.key: knob.default for knob in knobs}

@@ -41,6 +41,7 @@ class Lesson:
 
     lead   what stands after the question, two or three short lines that let a newcomer read the figure
     words  the terms used on the page and what they mean
+    views  what can be chosen beside the run and stands in the link too: "over", what the sweep goes over, and others
     """
 
     key: str
@@ -50,6 +51,7 @@ class Lesson:
     words: Sequence[tuple[str, str]]
     knobs: tuple[Knob, ...]
     presets: tuple[Preset, ...]
+    views: tuple[Knob, ...] = ()
 
     def id(self, what: str) -> str:
         """Key of one of this lesson's widgets that is no knob."""
@@ -75,7 +77,7 @@ def dark() -> bool:
 
 def state(lesson: Lesson) -> link.State:
     """The lesson's state as it is now: in a part that is redrawn alone, and in callbacks."""
-    return session.restore(lesson.key, lesson.knobs)
+    return session.restore(lesson.key, lesson.knobs, lesson.views)
 
 
 def open_page(lesson: Lesson) -> link.State:
@@ -83,7 +85,7 @@ def open_page(lesson: Lesson) -> link.State:
     opened = lesson.id("opened")
     st.session_state[lesson.id("first")] = st.session_state[lesson.id("owes")] = opened not in st.session_state
     st.session_state[opened] = True
-    state = session.restore(lesson.key, lesson.knobs)
+    state = session.restore(lesson.key, lesson.knobs, lesson.views)
     with st.container(key=lesson.box("title"), gap=None):
         with st.container(horizontal=True, vertical_alignment="center", key=lesson.box("heading")):
             st.title(lesson.title, anchor=False, width="content")
@@ -413,6 +415,12 @@ def main_knobs(lesson: Lesson, state: link.State, moved: Callable[[], None], idl
             draw(knob, session.name(lesson.key, knob.key), moved, (idle or {}).get(knob.key, ""))
 
 
+def over(lesson: Lesson, names: Mapping[str, str], part: str) -> None:
+    """What the sweep goes over, of `names` (knob → its name), the options of the view "over"; `part` draws it."""
+    st.segmented_control("Over", list(names), format_func=names.__getitem__, required=True, key=session.name(lesson.key, "over"),
+                         label_visibility="collapsed", persist_state="session", on_change=lambda: stage_alone(lesson, part))
+
+
 def presets(lesson: Lesson, state: link.State) -> Preset | None:
     """The presets in a row, and below them what to watch for; returns the one that the knobs stand at."""
     at = next((p for p in lesson.presets if defaults(lesson.knobs) | dict(p.values) == state.values), None)
@@ -476,7 +484,7 @@ def _reset(lesson: Lesson, also: Callable[[], None]) -> None:
     st.session_state[session.own(lesson.key, "state")] = link.State(values, hidden=hidden)
     session.asked_now(lesson.key)
     st.session_state[lesson.id("empty")] = False
-    session.put(lesson.key, values)
+    session.put(lesson.key, defaults((*lesson.knobs, *lesson.views)))
     _bring_into_view(lesson, "top")
     also()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import urlencode
 
@@ -30,6 +30,7 @@ class State:
     selected  index of the clicked request (0-based; the link and the page say it 1-based), None: none
     cursor    the time cursor, ms, None: not placed
     guess     the committed prediction, SKIP: passed over, None: not yet
+    view      what is chosen on the page beside the run, such as what a sweep goes over: key → value
     hidden    keys of knobs that a teacher's link hides, and of HIDEABLE parts of the page
     notes     what did not fit and what was used instead; plain text, clipped, not escaped for Markdown
     """
@@ -38,6 +39,7 @@ class State:
     selected: int | None = None
     cursor: float | None = None
     guess: float | Literal["skip"] | None = None
+    view: Mapping[str, Value] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
@@ -46,6 +48,7 @@ def encode(knobs: Sequence[Knob], state: State) -> dict[str, str]:
     """The query that `decode` turns back into `state` (its notes excepted): the version, every value, the view."""
     query = {"v": str(VERSION)}
     query |= {knob.key: encoded(state.values[knob.key]) for knob in knobs}
+    query |= {key: encoded(value) for key, value in state.view.items()}
     if state.selected is not None:
         query["request"] = str(state.selected + 1)
     if state.cursor is not None:
@@ -62,13 +65,16 @@ def text(knobs: Sequence[Knob], state: State) -> str:
     return urlencode(encode(knobs, state))
 
 
-def decode(query: Mapping[str, str], knobs: Sequence[Knob]) -> State:
-    """The state a query asks for. Never raises: what is missing takes its default, what does not fit is adjusted."""
-    values, notes = defaults(knobs), []
-    known = {knob.key: knob for knob in knobs}
+def decode(query: Mapping[str, str], knobs: Sequence[Knob], views: Sequence[Knob] = ()) -> State:
+    """The state a query asks for. Never raises: what is missing takes its default, what does not fit is adjusted.
+
+    views  the knobs of `State.view`
+    """
+    values, notes = defaults((*knobs, *views)), []
+    known = {knob.key: knob for knob in (*knobs, *views)}
     if any(key in known or key in OURS for key in query):
         notes += _version_note(query.get("v"))
-    for knob in knobs:
+    for knob in known.values():
         if knob.key in query:
             values[knob.key], note = knob.fit(query[knob.key])
             notes += [note] if note else []
@@ -84,7 +90,8 @@ def decode(query: Mapping[str, str], knobs: Sequence[Knob]) -> State:
     if len(notes) > MOST_NOTES:
         notes[MOST_NOTES - 1 :] = [f"and {len(notes) - MOST_NOTES + 1} more that do not fit"]
     return State(
-        values=values,
+        values={knob.key: values[knob.key] for knob in knobs},
+        view={knob.key: values[knob.key] for knob in views},
         selected=selected,
         cursor=cursor,
         guess=guess,

@@ -25,7 +25,7 @@ def own(lesson: str, what: str) -> str:
     return f"{lesson}:_{what}"
 
 
-def restore(lesson: str, knobs: Sequence[Knob]) -> link.State:
+def restore(lesson: str, knobs: Sequence[Knob], views: Sequence[Knob] = ()) -> link.State:
     """The state that this rerun shows. Call once, before any widget.
 
     The query is read when the lesson is first opened in this session, and when it is opened by a link that says so
@@ -35,24 +35,32 @@ def restore(lesson: str, knobs: Sequence[Knob]) -> link.State:
     kept, renewed = own(lesson, "state"), own(lesson, "renewed")
     anew = link.ANEW in st.query_params  # a link within the course; the address says so until link.js has rewritten it
     if kept not in st.session_state or (anew and not st.session_state.get(renewed)):
-        st.session_state[kept] = link.decode(st.query_params.to_dict(), knobs)
+        st.session_state[kept] = link.decode(st.query_params.to_dict(), knobs, views)
         asked_now(lesson)
-        for knob in knobs:
+        for knob in (*knobs, *views):
             st.session_state.pop(name(lesson, knob.key), None)
     st.session_state[renewed] = anew
     state: link.State = st.session_state[kept]
     values: dict[str, Value] = {}
     for knob in knobs:
-        widget = name(lesson, knob.key)
-        if widget not in st.session_state:
-            st.session_state[widget] = state.values[knob.key]
-        values[knob.key] = knob.fit(st.session_state[widget])[0]
+        values[knob.key] = _shown(lesson, knob, state.values[knob.key])
+    view = {knob.key: _shown(lesson, knob, state.view.get(knob.key, knob.default)) for knob in views}
+    if view != state.view:
+        st.session_state[kept] = state = replace(state, view=view)
     if values != state.values:
         if state.guess is not None:  # it was made for another run
             st.session_state[own(lesson, "asked_before")] = True
         state = replace(state, values=values, guess=None if state.guess is None else link.SKIP)
         st.session_state[kept] = state
     return state
+
+
+def _shown(lesson: str, knob: Knob, value: Value) -> Value:
+    """What the knob's widget stands at; `value` where it has not been drawn yet."""
+    widget = name(lesson, knob.key)
+    if widget not in st.session_state:
+        st.session_state[widget] = value
+    return knob.fit(st.session_state[widget])[0]
 
 
 def asked_before(lesson: str) -> bool:

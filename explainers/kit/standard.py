@@ -37,7 +37,7 @@ class Standard:
     """A lesson and its rooms.
 
     groups    of knobs, in order
-    over      the knobs that the sweep can go over → their names; the first one is shown first
+    over      the knobs that the sweep can go over → their names; where they are more than one, the lesson has that view
     idle      the knobs that play no part now, and why
     sections  between the stage and the sweep
     band      whether the seeds' spread stands beside the sweep, for the values as they are
@@ -74,9 +74,7 @@ class Standard:
         with strip:
             st.header("Over the whole range", anchor=False)
             if len(self.over) > 1:
-                st.segmented_control("Over", list(self.over), format_func=self.over.__getitem__, default=next(iter(self.over)),
-                                     required=True, key=self._over, label_visibility="collapsed",
-                                     on_change=lambda: kit.rerun(self._part("stage")))
+                kit.over(lesson, self.over, self._part("stage"))
         with left:
             self._draw("stage", lambda: self._stage(strip))
         with asked:
@@ -105,10 +103,6 @@ class Standard:
         st.fragment(body, key=self._part(name))()
 
     @property
-    def _over(self) -> str:
-        return self.lesson.id("over")
-
-    @property
     def _rest(self) -> tuple[str, ...]:
         names = ("prediction", "details", "numbers", *(s.key for s in self.sections), "questions", "outside")
         return tuple(map(self._part, names))
@@ -135,7 +129,7 @@ class Standard:
         """The sweep strip and the band over seeds."""
         if kit.veiled(self.lesson, state, "The sweep over the whole range, and the spread over seeds,"):
             return
-        over = st.session_state.get(self._over) or next(iter(self.over))
+        over = str(state.view.get("over", next(iter(self.over))))
         try:
             curve = self.served.sweep(state, over)
         except ValueError as error:  # a recorded trace has its own load

@@ -9,6 +9,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from explainers.kit import lesson as kit
+from explainers.kit.knobs import ranges
 from explainers.kit.link import State
 from explainers.kit.served import Served, selected
 from explainers.kit.text import plain
@@ -17,13 +18,14 @@ from explainers.memory import figures, scenario, story
 from explainers.memory.scenario import GENERATED, KNOBS, OWN, Result
 from sim.readers import recording
 
-LESSON = kit.Lesson("memory", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, KNOBS, scenario.PRESETS)
+RANGES = {"block": "Block size", "rate": "Arrival rate"}
+LESSON = kit.Lesson("memory", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, KNOBS, scenario.PRESETS,
+                    (ranges(RANGES),))
 UPLOAD = Upload(LESSON.key, ["json", "gz"], recording.read, story.read, when_read={"source": OWN},
                 when_gone={"source": GENERATED}, after=lambda: st.rerun())
 SERVED = Served(LESSON, scenario, UPLOAD)
 GROUPS = ("Memory", "Requests", "Sharing", "Server", "Own file")
 
-OVER, RANGES = LESSON.id("over"), {"block": "Block size", "rate": "Arrival rate"}
 KIND, KINDS = LESSON.id("kind"), {"beams": "Beams", "samples": "Samples"}
 WHICH, MOMENT = LESSON.id("which"), LESSON.id("moment")
 
@@ -40,8 +42,7 @@ def page() -> None:
     middle, strip, lower = st.container(), st.container(), st.container()
     with strip:
         st.header("Over the whole range", anchor=False)
-        st.segmented_control("Over", list(RANGES), format_func=RANGES.__getitem__, default="block", required=True, key=OVER,
-                             label_visibility="collapsed", on_change=lambda: kit.rerun("memory:stage"))
+        kit.over(LESSON, RANGES, "memory:stage")
     with left:
         stage(strip)
     with asked:
@@ -96,7 +97,7 @@ def _range(state: State, result: Result) -> None:
     if state.values["source"] != GENERATED:
         st.caption("A recording has its own blocks and arrivals: there is no range to sweep and no seed.")
         return
-    curve = SERVED.sweep(state, st.session_state[OVER])
+    curve = SERVED.sweep(state, str(state.view["over"]))
     pictures = {"sweep": figures.sweep(curve, dark=kit.dark()), "band": figures.band(SERVED.band(state), result, dark=kit.dark())}
     kit.let_draw()
     kit.sentence(LESSON, story.sweep_words(curve), "over")

@@ -11,8 +11,8 @@ from explainers.kit import grammar as g
 from explainers.kit.grammar import Panel, Pic, Row
 from explainers.preemption.scenario import FCFS, LAST, SWAP, Band, Outcome, Result, Sweep
 
-STAGE_HEIGHT = 520
-BELOW = 52
+STAGE_HEIGHT = 534
+BELOW = 66
 """Pixels below the lanes of the stage: the numbers of the time axis and its key."""
 WHO_HEIGHT = 320
 SWEEP_HEIGHT = 470
@@ -54,10 +54,9 @@ def stage(result: Result, *, dark: bool, selected: int | None = None, cursor_ms:
         notes, frame = _unluckiest(result.outcomes[key], panel, f"y{i + 1}" if i else "y", many, dark)
         layout["annotations"] += notes
         layout["shapes"].append(frame)
-    layout["annotations"] += [
-        g.note("  ".join([*g.key(ROLES, dark), "" if many else "<b>▭</b> waits longest"]), 0, 0, dark, xshift=-30, yshift=-37,
-               yanchor="top", font={"size": 11, "color": muted}),
-    ]
+    entries = [*g.key(ROLES, dark), *([] if many else ["<b>▭</b> waits longest"])]
+    layout["annotations"].append(g.note("  ".join(entries[:3]) + "<br>" + "  ".join(entries[3:]), 0, 0, dark, xshift=-30,
+                                        yshift=-37, yanchor="top", font={"size": 11, "color": muted}))
     return Pic(figure, alt_stage(result, answer), lambda: table_stage(result), STAGE_HEIGHT)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from explainers.kit import lesson as kit
+from explainers.kit.knobs import ranges
 from explainers.kit.link import State
 from explainers.kit.served import Served, selected
 from explainers.kit.standard import Section, Standard
 from explainers.preemption import figures, scenario, story
 
-LESSON = kit.Lesson("preemption", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS)
+RANGES = {"memory": "Memory", "rate": "Arrival rate"}
+LESSON = kit.Lesson("preemption", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS,
+                    (ranges(RANGES),))
 
 
 def _idle(state: State) -> dict[str, str]:
@@ -30,7 +33,7 @@ def _who_waits(state: State, result: Any) -> None:
 
 
 PAGE = Standard(
-    LESSON, Served(LESSON, scenario), figures, story, ("Server", "Requests"), {"memory": "Memory", "rate": "Arrival rate"}, _idle,
+    LESSON, Served(LESSON, scenario), figures, story, ("Server", "Requests"), RANGES, _idle,
     (Section("waits", "Who waits", _who_waits, "Who waits, short replies or long ones,", marks=True),),
 )
 page = PAGE.page

@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from explainers.kit import lesson as kit
+from explainers.kit.knobs import ranges
 from explainers.kit.link import State
 from explainers.kit.served import Served, selected
 from explainers.kit.standard import Section, Standard
@@ -15,7 +16,9 @@ from explainers.routing import figures, scenario, story
 from sim.readers import mooncake
 from sim.trace import Trace
 
-LESSON = kit.Lesson("routing", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS)
+RANGES = {"cache": "Memory per replica", "replicas": "Replicas", "rate": "Load"}
+LESSON = kit.Lesson("routing", story.TITLE, story.QUESTION, story.LEAD, story.WORDS, scenario.KNOBS, scenario.PRESETS,
+                    (ranges(RANGES),))
 
 
 def _says(trace: Trace) -> str:
@@ -62,7 +65,7 @@ def _ledger(state: State, result: Any) -> None:
 
 PAGE = Standard(
     LESSON, Served(LESSON, scenario, UPLOAD), figures, story, ("Routers", "Fleet", "Conversations", "Own file"),
-    {"cache": "Memory per replica", "replicas": "Replicas", "rate": "Load"}, _idle,
+    RANGES, _idle,
     (Section("choice", "Why it was sent there", _why, "What each router knew", marks=True),
      Section("tokens", "Where the prompt tokens went", _ledger, "The ledger of prompt tokens")),
     band=lambda state: bool(state.values["source"] == scenario.GENERATED), hides=_hides,

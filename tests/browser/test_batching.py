@@ -177,7 +177,7 @@ def said(values: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize("source", [scenario.GENERATED, scenario.SAMPLE])
 def test_a_link_restores_every_value_the_selected_request_and_the_cursor(source: str, server: str, page: Page) -> None:
     values = VALUES | {"source": source}
-    state = link.State(values, selected=4, cursor=2000.0, guess=61.0)  # on the cursor's grid, as where it was dragged to
+    state = link.State(values, selected=4, cursor=2000.0, guess=61.0, view={"over": "rate"})
     assert all(values[knob.key] != knob.default for knob in scenario.KNOBS if knob.key != "source")
     opened(page, server, **link.encode(scenario.KNOBS, state))
     assert shown(page) == said(values)

@@ -162,6 +162,21 @@ def test_the_link_restores_the_whole_state_for_somebody_else(
     assert parse_qs(urlsplit(other.url).query) == parse_qs(urlsplit(one.url).query)
 
 
+@pytest.mark.parametrize("case", [CASES[0], CASES[2]], ids=lambda case: case.key)  # the others have one range only
+def test_what_the_sweep_goes_over_is_kept_in_the_link(case: Case, server: str, page: Page) -> None:
+    views = import_module(f"explainers.{case.key}.page").LESSON.views
+    opened(page, server, case, **ANSWERED)
+    first = picture(page, "sweep")["data"]
+    page.get_by_role("radiogroup", name="Over", exact=True).get_by_role("radio").last.click()
+    page.wait_for_url(lambda url: f"over={views[0].options[-1]}" in url)
+    at_rest(page)
+    assert (then := picture(page, "sweep")["data"]) != first
+    page.reload()
+    whole(page, case.pictures)
+    at_rest(page)
+    assert picture(page, "sweep")["data"] == then
+
+
 def test_hostile_links_are_read_as_data_and_said(case: Case, server: str, page: Page) -> None:
     hostile = {"v": "1", case.knob: "<img src=x onerror=alert(1)>", "seed": "9" * 400, "request": "-1", "nonsense": "**x**"}
     opened(page, server, case, **hostile)

@@ -172,7 +172,7 @@ def test_a_link_restores_every_value_the_selected_request_and_the_cursor(server:
         "mean": "Alpaca", "spread": 0.5, "arrivals": "Poisson", "rate": 4.0, "seed": 9, "prefix": 128, "samples": 3, "beams": 6,
         "fit": "what fits", "model": "Llama-3-8B", "gpu": "H100", "source": "generated",
     }  # fmt: skip
-    state = link.State(values, selected=4, cursor=500.0, guess=9.0)
+    state = link.State(values, selected=4, cursor=500.0, guess=9.0, view={"over": "rate"})
     opened(page, server, **link.encode(scenario.KNOBS, state))
     assert query(page) == link.encode(scenario.KNOBS, state)
     expect(page.get_by_role("combobox", name="Request", exact=True)).to_have_value("Request 5")

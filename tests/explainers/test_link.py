@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explainers.kit import link
-from explainers.kit.knobs import Knob, defaults
+from explainers.kit.knobs import Knob, defaults, ranges
 from explainers.kit.text import plain
 
 KNOBS = (
@@ -57,6 +57,15 @@ def test_a_stored_link_of_version_1_keeps_its_meaning() -> None:
         guess=40.0,
         hidden=frozenset({"rate", "seed"}),
     )
+
+
+def test_what_is_chosen_beside_the_run_stands_in_the_link_and_is_no_value() -> None:
+    over = ranges({"slots": "Slots", "rate": "Arrival rate"})
+    state = link.State(defaults(KNOBS), view={"over": "rate"})
+    query = link.encode(KNOBS, state)
+    assert query["over"] == "rate" and link.decode(query, KNOBS, (over,)) == state
+    other = link.decode({"v": "1", "over": "<b>"}, KNOBS, (over,))
+    assert other.view == {"over": "slots"} and other.values == defaults(KNOBS) and len(other.notes) == 1
 
 
 def test_no_query_is_the_lessons_default_without_a_word() -> None:

@@ -207,7 +207,7 @@ def test_reset_returns_to_the_default_and_keeps_what_a_teacher_hid() -> None:
     page = opened(v="1", slots="9", spread="0.2", request="3", t="100", guess="20", hide="gpu")
     page.button(key="batching:_reset").click().run()
     state = page.session_state["batching:_state"]
-    assert state == link.State(defaults(scenario.KNOBS), hidden=frozenset({"gpu"}))
+    assert state == link.State(defaults(scenario.KNOBS), view={"over": "slots"}, hidden=frozenset({"gpu"}))
 
 
 def test_two_sessions_do_not_share_their_state() -> None:

@@ -196,7 +196,8 @@ def test_each_question_gives_feedback_and_one_option_is_right() -> None:
 def test_reset_returns_to_the_default_and_keeps_what_a_teacher_hid() -> None:
     page = opened(v="1", memory="2048", spread="0.2", request="3", t="100", guess="20", hide="gpu")
     page.button(key="memory:_reset").click().run()
-    assert page.session_state["memory:_state"] == link.State(defaults(scenario.KNOBS), hidden=frozenset({"gpu"}))
+    state = link.State(defaults(scenario.KNOBS), view={"over": "block"}, hidden=frozenset({"gpu"}))
+    assert page.session_state["memory:_state"] == state
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------
