@@ -1,4 +1,4 @@
-"""Stepwise in the browser: the menu over the path and its lessons, and nothing else."""
+"""Stepwise in the browser: the menu over the path and its lessons, and the server that runs this file for each visitor."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if __name__ == "__main__":
 
     from explainers import PATH
     from explainers.course import glossary_page, hub, proof, readings_page
+    from explainers.course.document import said
     from explainers.kit import session
 
     ASSETS = Path(__file__).parent / "assets"
@@ -32,7 +33,6 @@ if __name__ == "__main__":
         """Draw the lesson's page."""
         opened(key).page()
 
-    st.set_page_config(page_title="Stepwise", page_icon=str(ASSETS / "favicon.svg"), layout="wide", menu_items={"About": ABOUT})
     st.html(ASSETS / "style.css")
     st.logo(str(ASSETS / "favicon.svg"), size="small")
     # The root address shows the path; each lesson has an address of its own, which links carry.
@@ -42,4 +42,14 @@ if __name__ == "__main__":
     words = st.Page(lambda: glossary_page.page(lessons), title="Words", url_path="glossary")
     papers = st.Page(lambda: readings_page.page(lessons), title="Readings", url_path="readings")
     held = st.Page(proof.page, title="Proof", url_path="proof")
-    st.navigation([home, *lessons.values(), words, papers, held], position="top").run()
+    page = st.navigation([home, *lessons.values(), words, papers, held], position="top")
+    title, _ = said(page.url_path)
+    st.set_page_config(page_title=title, page_icon=str(ASSETS / "favicon.svg"), layout="wide", menu_items={"About": ABOUT})
+    page.run()
+# The server; not a process that computes for the pages.
+elif __name__ != "__mp_main__":
+    from streamlit.starlette import App
+
+    from explainers.course.document import routes
+
+    app = App("app.py", routes=routes())

@@ -5,6 +5,7 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from html import unescape
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from explainers import PATH
+from explainers.course.document import PAGES, head, said
 from tests.browser.conftest import Seen
 from tests.conftest import ROOT
 
@@ -91,6 +93,35 @@ def test_every_lesson_opens_at_its_own_address_without_an_error(key: str, server
     expect(page.get_by_test_id("stException")).to_have_count(0)
     story = import_module(f"explainers.{key}.story")
     expect(page.locator(".prose")).to_have_text(f"{story.QUESTION} {story.LEAD}", use_inner_text=True)
+
+
+@pytest.mark.parametrize("key", [*PAGES, *(entry.key for entry in PATH)])
+def test_the_document_at_each_address_tells_a_preview_what_is_there(key: str, server: str) -> None:
+    with urllib.request.urlopen(f"{server}/{key}?v=1", timeout=30) as answer:
+        document = answer.read().decode()
+    title, description = said(key)
+    meta = dict(re.findall(r'<meta (?:property|name)="([^"]+)" content="([^"]*)">', document))
+    assert unescape(re.findall(r"<title>(.*)</title>", document)[0]) == unescape(meta["og:title"]) == title
+    assert unescape(meta["og:description"]) == unescape(meta["description"]) == description
+    assert meta["og:url"] == f"{server}/{key}"
+    with urllib.request.urlopen(meta["og:image"], timeout=30) as picture:
+        assert picture.read(8) == b"\x89PNG\r\n\x1a\n"
+    for code in re.findall(r'<link rel="modulepreload" crossorigin href="(\./static/js/PlotlyChart[^"]+)">', document):
+        with urllib.request.urlopen(f"{server}/{code}", timeout=30) as script:
+            assert script.status == 200
+
+
+def test_titles_differ_and_the_tab_wears_its_own(server: str, page: Page) -> None:
+    keys = [*PAGES, *(entry.key for entry in PATH)]
+    assert len({said(key)[0] for key in keys}) == len({said(key)[1] for key in keys}) == len(keys)
+    page.goto(f"{server}/routing")
+    expect(page).to_have_title(said("routing")[0])
+    page.get_by_role("link", name="Batching", exact=True).click()
+    expect(page).to_have_title(said("batching")[0])
+
+
+def test_a_host_name_is_no_markup() -> None:
+    assert '"><script>' not in head("routing", 'http://x/"><script>alert(1)</script>/')
 
 
 def test_a_visitor_sees_that_something_failed_but_not_what(serve: Callable[[Path], str], tmp_path: Path, page: Page) -> None:
