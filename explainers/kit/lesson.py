@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import pandas as pd
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
+from streamlit.delta_generator import DeltaGenerator
 from streamlit.errors import StreamlitAPIException
 
 from explainers import PATH
@@ -419,6 +420,13 @@ def over(lesson: Lesson, names: Mapping[str, str], part: str) -> None:
     """What the sweep goes over, of `names` (knob → its name), the options of the view "over"; `part` draws it."""
     st.segmented_control("Over", list(names), format_func=names.__getitem__, required=True, key=session.name(lesson.key, "over"),
                          label_visibility="collapsed", persist_state="session", on_change=lambda: stage_alone(lesson, part))
+
+
+def panel(lesson: Lesson) -> DeltaGenerator:
+    """The set-up's place beside the stage; on a wide screen it is no longer than that, and scrolls within (style.css)."""
+    place = st.container(key=lesson.box("setup"))
+    place.header("Set-up", anchor=False)
+    return place
 
 
 def presets(lesson: Lesson, state: link.State) -> Preset | None:

@@ -79,8 +79,7 @@ class Standard:
             self._draw("stage", lambda: self._stage(strip))
         with asked:
             self._draw("prediction", self._prediction)
-        with right:
-            st.header("Set-up", anchor=False)
+        with right, kit.panel(self.lesson):
             self._draw("setup", lambda: self._setup(self.file is not None))
         with left:
             self._draw("details", self._details)
@@ -240,6 +239,5 @@ class Standard:
             self._own_file(state)
             kit.keep_address(self.lesson)
             kit.reset(self.lesson, self.served.upload.forget if self.served.upload else lambda: None)
-        with right:
-            st.header("Set-up", anchor=False)
+        with right, kit.panel(self.lesson):
             self._draw("setup", lambda: self._setup(False))

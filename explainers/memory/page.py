@@ -47,8 +47,7 @@ def page() -> None:
         stage(strip)
     with asked:
         prediction()
-    with right:
-        st.header("Set-up", anchor=False)
+    with right, kit.panel(LESSON):
         setup()
     with left:
         details()
@@ -306,6 +305,5 @@ def _without_result(state: State, why: Any) -> None:
         _own_file(state)
         kit.keep_address(LESSON)
         kit.reset(LESSON, UPLOAD.forget)
-    with right:
-        st.header("Set-up", anchor=False)
+    with right, kit.panel(LESSON):
         setup(upload=False)
