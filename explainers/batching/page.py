@@ -40,7 +40,7 @@ def page() -> None:
     kit.keep_parts(LESSON, True)
     asked = st.container()
     left, right = st.columns([0.71, 0.29], gap="medium")
-    gains, strip, lower = st.container(), st.container(), st.container()
+    gains, strip, lower = st.container(), kit.aside(LESSON, "range"), kit.aside(LESSON, "after")
     with strip:
         st.header("Over the whole range", anchor=False)
         kit.over(LESSON, RANGES, "batching:stage")
@@ -50,7 +50,7 @@ def page() -> None:
         prediction()
     with right, kit.panel(LESSON):
         setup()
-    with left:
+    with left, kit.aside(LESSON, "details"):
         details()
     with gains:
         requests()

@@ -422,6 +422,11 @@ def over(lesson: Lesson, names: Mapping[str, str], part: str) -> None:
                          label_visibility="collapsed", persist_state="session", on_change=lambda: stage_alone(lesson, part))
 
 
+def aside(lesson: Lesson, what: str) -> DeltaGenerator:
+    """A container of the page that its printed handout leaves out (style.css)."""
+    return st.container(key=lesson.box(f"{what}-aside"))
+
+
 def panel(lesson: Lesson) -> DeltaGenerator:
     """The set-up's place beside the stage; on a wide screen it is no longer than that, and scrolls within (style.css)."""
     place = st.container(key=lesson.box("setup"))

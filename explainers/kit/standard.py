@@ -70,7 +70,8 @@ class Standard:
         kit.keep_parts(lesson, True)
         asked = st.container()
         left, right = st.columns([0.71, 0.29], gap="medium")
-        middle, strip, lower = st.container(), st.container(), st.container()
+        middle = st.container()
+        more, strip, lower = (kit.aside(lesson, what) for what in ("sections", "range", "after"))
         with strip:
             st.header("Over the whole range", anchor=False)
             if len(self.over) > 1:
@@ -81,10 +82,11 @@ class Standard:
             self._draw("prediction", self._prediction)
         with right, kit.panel(self.lesson):
             self._draw("setup", lambda: self._setup(self.file is not None))
-        with left:
+        with left, kit.aside(lesson, "details"):
             self._draw("details", self._details)
         with middle:
             self._draw("numbers", self._numbers)
+        with more:
             for section in self.sections:
                 self._draw(section.key, partial(self._section, section))
         with lower:

@@ -39,7 +39,7 @@ def page() -> None:
     kit.keep_parts(LESSON, True)
     asked = st.container()
     left, right = st.columns([0.71, 0.29], gap="medium")
-    middle, strip, lower = st.container(), st.container(), st.container()
+    middle, strip, lower = st.container(), kit.aside(LESSON, "range"), kit.aside(LESSON, "after")
     with strip:
         st.header("Over the whole range", anchor=False)
         kit.over(LESSON, RANGES, "memory:stage")
@@ -49,7 +49,7 @@ def page() -> None:
         prediction()
     with right, kit.panel(LESSON):
         setup()
-    with left:
+    with left, kit.aside(LESSON, "details"):
         details()
         table()
         causes()

@@ -15,6 +15,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from explainers import PATH
 from explainers.course.document import PAGES, head, said
 from tests.browser.conftest import Seen
+from tests.browser.parts import at_rest
 from tests.conftest import ROOT
 
 THEME = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text())["theme"]
@@ -122,6 +123,20 @@ def test_titles_differ_and_the_tab_wears_its_own(server: str, page: Page) -> Non
 
 def test_a_host_name_is_no_markup() -> None:
     assert '"><script>' not in head("routing", 'http://x/"><script>alert(1)</script>/')
+
+
+@pytest.mark.parametrize("key", [entry.key for entry in PATH])
+def test_a_printed_lesson_is_one_page_with_question_sentence_stage_and_numbers(key: str, server: str, page: Page) -> None:
+    page.goto(f"{server}/{key}?v=1&guess=skip")
+    expect(page.get_by_role("heading", name="Take it away")).to_be_visible()
+    at_rest(page)
+    page.emulate_media(media="print")
+    printed = page.pdf(format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+    expect(page.locator(".prose")).to_be_visible()
+    expect(page.locator(f".st-key-{key}-stage").first).to_be_visible()
+    expect(page.locator(f".st-key-{key}-numbers")).to_be_visible()
+    expect(page.get_by_test_id("stSlider").first).to_be_hidden()
 
 
 def test_a_visitor_sees_that_something_failed_but_not_what(serve: Callable[[Path], str], tmp_path: Path, page: Page) -> None:
