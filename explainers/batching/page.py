@@ -87,11 +87,11 @@ def _range(state: State, result: Result) -> None:
     """The sweep strip and the band over seeds."""
     if kit.veiled(LESSON, state, "The sweep over slots and load, and the spread over seeds,"):
         return
+    kit.let_draw()
     curve = SERVED.sweep(state, str(state.view["over"]))
     pictures = {"sweep": figures.sweep(curve, dark=kit.dark())}
     if state.values["source"] == scenario.GENERATED:  # a recorded trace has no seed
         pictures["band"] = figures.band(SERVED.band(state), result, dark=kit.dark())
-    kit.let_draw()
     kit.sentence(LESSON, story.sweep_words(curve), "over")
     for name, picture in pictures.items():  # made before any is sent, so that they come in one go
         kit.chart(LESSON, name, picture)

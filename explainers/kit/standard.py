@@ -131,6 +131,7 @@ class Standard:
         if kit.veiled(self.lesson, state, "The sweep over the whole range, and the spread over seeds,"):
             return
         over = str(state.view.get("over", next(iter(self.over))))
+        kit.let_draw()
         try:
             curve = self.served.sweep(state, over)
         except ValueError as error:  # a recorded trace has its own load
@@ -139,7 +140,6 @@ class Standard:
         pictures = {"sweep": self.figures.sweep(curve, dark=kit.dark())}
         if self.band(state):
             pictures["band"] = self.figures.band(self.served.band(state), result, dark=kit.dark())
-        kit.let_draw()
         kit.sentence(self.lesson, self.story.sweep_words(curve), "over")
         for name, picture in pictures.items():  # made before any is sent, so that they come in one go
             kit.chart(self.lesson, name, picture)

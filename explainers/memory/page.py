@@ -96,9 +96,9 @@ def _range(state: State, result: Result) -> None:
     if state.values["source"] != GENERATED:
         st.caption("A recording has its own blocks and arrivals: there is no range to sweep and no seed.")
         return
+    kit.let_draw()
     curve = SERVED.sweep(state, str(state.view["over"]))
     pictures = {"sweep": figures.sweep(curve, dark=kit.dark()), "band": figures.band(SERVED.band(state), result, dark=kit.dark())}
-    kit.let_draw()
     kit.sentence(LESSON, story.sweep_words(curve), "over")
     for name, picture in pictures.items():  # made before any is sent, so that they come in one go
         kit.chart(LESSON, name, picture)
