@@ -57,7 +57,7 @@ def whole(page: Page, pictures: int = 5) -> None:
 
 def test_the_first_screen_holds_question_main_knob_stage_and_the_sentence_of_difference(server: str, page: Page) -> None:
     opened(page, server)
-    parts = {"question": page.get_by_text(story.QUESTION), "main knob": box(page, "slots"),
+    parts = {"question": page.locator(".prose"), "main knob": box(page, "slots"),
              "sentence": headline(page), "stage": box(page, "stage").locator(".js-plotly-plot")}
     for what, part in parts.items():
         place = part.bounding_box()

@@ -88,12 +88,20 @@ def test_text_stands_out_as_wcag_aa_asks(key: str, scheme: str, server: str, ope
 
 
 @pytest.mark.parametrize("key", [entry.key for entry in PATH])
-def test_every_lesson_opens_at_its_own_address_without_an_error(key: str, server: str, page: Page) -> None:
-    page.goto(f"{server}/{key}")
-    expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
-    expect(page.get_by_test_id("stException")).to_have_count(0)
+def test_every_lesson_opens_at_its_own_address_and_is_printed_on_one_page(key: str, server: str, page: Page) -> None:
+    page.goto(f"{server}/{key}?v=1&guess=skip")
+    expect(page.get_by_role("heading", name="Take it away")).to_be_visible()
+    expect(page).to_have_title(said(key)[0])
     story = import_module(f"explainers.{key}.story")
     expect(page.locator(".prose")).to_have_text(f"{story.QUESTION} {story.LEAD}", use_inner_text=True)
+    at_rest(page)
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+    # The handout: question, sentence, stage and numbers.
+    page.emulate_media(media="print")
+    assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) == 1
+    for what in (".prose", f".st-key-{key}-headline", f".st-key-{key}-stage", f".st-key-{key}-numbers"):
+        expect(page.locator(what).first).to_be_visible()
+    expect(page.get_by_test_id("stSlider").first).to_be_hidden()
 
 
 @pytest.mark.parametrize("key", [*PAGES, *(entry.key for entry in PATH)])
@@ -123,20 +131,6 @@ def test_titles_differ_and_the_tab_wears_its_own(server: str, page: Page) -> Non
 
 def test_a_host_name_is_no_markup() -> None:
     assert '"><script>' not in head("routing", 'http://x/"><script>alert(1)</script>/')
-
-
-@pytest.mark.parametrize("key", [entry.key for entry in PATH])
-def test_a_printed_lesson_is_one_page_with_question_sentence_stage_and_numbers(key: str, server: str, page: Page) -> None:
-    page.goto(f"{server}/{key}?v=1&guess=skip")
-    expect(page.get_by_role("heading", name="Take it away")).to_be_visible()
-    at_rest(page)
-    page.emulate_media(media="print")
-    printed = page.pdf(format="A4")
-    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
-    expect(page.locator(".prose")).to_be_visible()
-    expect(page.locator(f".st-key-{key}-stage").first).to_be_visible()
-    expect(page.locator(f".st-key-{key}-numbers")).to_be_visible()
-    expect(page.get_by_test_id("stSlider").first).to_be_hidden()
 
 
 def test_a_visitor_sees_that_something_failed_but_not_what(serve: Callable[[Path], str], tmp_path: Path, page: Page) -> None:

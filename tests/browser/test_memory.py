@@ -74,7 +74,7 @@ def in_memory(key: str, at_ms: float, values: dict[str, Any] | None = None) -> s
 
 def test_the_first_screen_holds_question_main_knobs_stage_and_the_sentence_of_difference(server: str, page: Page) -> None:
     opened(page, server)
-    parts = {"menu": page.get_by_role("link", name="Memory", exact=True), "question": page.get_by_text(story.QUESTION),
+    parts = {"menu": page.get_by_role("link", name="Memory", exact=True), "question": page.locator(".prose"),
              "allocator": box(page, "other"), "memory": box(page, "memory"), "sentence": headline(page),
              "stage": box(page, "stage").locator(".js-plotly-plot")}
     for what, part in parts.items():
