@@ -22,7 +22,7 @@ def opened(query: str) -> link.State:
 
 def test_as_the_page_stands_it_restores_the_whole_state_and_hides_what_was_chosen() -> None:
     state = opened(share.teacher_query(KNOBS, NOW, None, ["seed", "quiz"], embed=False))
-    assert state == link.State(NOW.values, 2, 12.5, 40.0, frozenset({"seed", "quiz"}))
+    assert state == link.State(NOW.values, 2, 12.5, 40.0, hidden=frozenset({"seed", "quiz"}))
 
 
 def test_from_a_preset_it_starts_there_with_the_prediction_still_to_be_made() -> None:
