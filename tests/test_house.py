@@ -39,14 +39,14 @@ FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 STREAMLIT_KIT = {
     f"explainers.kit.{name}"
     for name in ("components", "lesson", "progress", "served", "session", "standard", "upload", "widgets", "worker")
-} | {f"explainers.course.{page}" for page in ("hub", "glossary_page", "readings_page", "proof", "share")}
+} | {f"explainers.course.{page}" for page in ("document", "hub", "glossary_page", "readings_page", "proof", "share")}
 
 # A lesson's rooms from the bottom up: figures and story stand side by side.
 ROOMS = {"scenario": 0, "figures": 1, "story": 1, "page": 2}
 
 # What a user installs to run the course (requirements.txt), and the part of it that the core may use.
 CORE = {"numpy", "pandas"}
-COURSE = CORE | {"streamlit", "plotly", "segno"}
+COURSE = CORE | {"streamlit", "starlette", "plotly", "segno"}
 
 
 # ---- what the sources say ----
