@@ -155,7 +155,7 @@ def _said(order: tuple[str, ...], values: dict[str, float] | None = None) -> str
 
 def hint(result: Result) -> str:
     """What to estimate the prediction from."""
-    return "In the picture, colour is what was found. Who pays for that with a queue?"
+    return "Filled: found in a cache. Hatched: computed."
 
 
 def feedback(result: Result, guess: float | None) -> str:

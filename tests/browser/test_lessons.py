@@ -76,7 +76,7 @@ def opened(page: Page, server: str, case: Case, **query: str) -> Page:
 
 def test_the_first_screen_holds_question_main_knobs_sentence_and_stage(case: Case, server: str, page: Page) -> None:
     opened(page, server, case)
-    parts = [page.get_by_text(case.story.QUESTION), headline(page), box(page, "stage").locator(".js-plotly-plot"),
+    parts = [page.locator(".prose"), headline(page), box(page, "stage").locator(".js-plotly-plot"),
              *(box(page, knob.key) for knob in case.scenario.KNOBS if knob.main)]
     for part in parts:
         place = part.bounding_box()
