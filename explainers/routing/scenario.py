@@ -126,8 +126,8 @@ _CALM: dict[str, Value] = {"cache": 24_576, "sessions": 24, "turns": 5, "prompts
 PRESETS: tuple[Preset, ...] = (
     Preset("classic", "The classic", {},
            "Round robin sends each turn of a conversation somewhere else, and what was computed for it lies elsewhere. The other "
-           "two send it where it was. In the first second many conversations begin, each with a long prompt: see where they "
-           "queue if nobody looks who is busy."),
+           "two send it where it was. In the first second many conversations begin, each with a long prompt: see where they queue "
+           "if nobody looks who is busy."),
     Preset("calm", "Few at a time", _CALM,
            "One conversation begins in a second, and hardly anybody queues: what finds most of the prompt also answers soonest. "
            "Raise the load and see when that ends."),
