@@ -1,7 +1,8 @@
 // Which lessons are done lives in this browser and nowhere else: localStorage "stepwise.done", a list of keys.
-// data: { known, done, turn, mark } – the keys there are; those the server takes for done; where `turn` has grown, `mark` =
-// { key, done } is written. State value `done`: the keys found, in the order of `known`. Without storage nothing is kept.
-const NAME = "stepwise.done";
+// data: { known, done, mark } – the keys there are; those the server takes for done; what was marked last: { id, key, done } or
+// null, written once, also where this tab had not drawn us before. State value `done`: the keys found, in the order of `known`.
+// Without storage a mark lasts for this visit.
+const NAME = "stepwise.done", WRITTEN = "stepwise.done.mark";
 
 function read(known) {
   try {
@@ -12,15 +13,17 @@ function read(known) {
   }
 }
 
-export default function ({ data, parentElement, setStateValue }) {
-  const before = parentElement.turn ?? data.turn; // what was marked on a page before this one is written already
-  parentElement.turn = data.turn;
+export default function ({ data, setStateValue }) {
   let done = read(data.known);
-  if (data.turn !== before && data.mark) {
-    done = data.known.filter((key) => (key === data.mark.key ? data.mark.done : done.includes(key)));
-    try {
+  const { mark } = data;
+  try {
+    if (mark && window.sessionStorage.getItem(WRITTEN) !== mark.id) {
+      done = data.known.filter((key) => (key === mark.key ? mark.done : done.includes(key)));
       window.localStorage.setItem(NAME, JSON.stringify(done));
-    } catch {} // private browsing: for this visit only
+      window.sessionStorage.setItem(WRITTEN, mark.id);
+    }
+  } catch {
+    done = data.done; // storage is closed to us
   }
   if (JSON.stringify(done) !== JSON.stringify(data.done)) setStateValue("done", done);
 }

@@ -644,7 +644,9 @@ def teach(lesson: Lesson) -> None:
 @st.fragment
 def finish(lesson: Lesson) -> None:
     """Done or not, which the visitor's browser remembers; and the way on."""
-    keys, done = [entry.key for entry in PATH], lesson.key in progress.done()
+    keys = [entry.key for entry in PATH]
+    progress.keep(keys)  # before the button, so that what it says is written
+    done = lesson.key in progress.done()
     with st.container(horizontal=True, vertical_alignment="center", key=lesson.box("finish")):
         st.button("Not done yet after all" if done else "I have done this lesson", key=lesson.id("done"),
                   on_click=progress.mark, args=(lesson.key, not done), type="secondary" if done else "primary")
@@ -654,7 +656,6 @@ def finish(lesson: Lesson) -> None:
             st.page_link(pages[after[0].key], label=f"Next: {after[0].title}")
         if lesson.key in pages:
             st.page_link(pages[lesson.key], label="Play on in the sandbox", query_params=SANDBOX)
-    progress.keep(keys)
 
 
 @st.fragment

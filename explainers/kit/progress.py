@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 
 import streamlit as st
 
 from explainers.kit import components
 
-_DONE, _TURN, _MARK, _WIDGET = "stepwise:done", "stepwise:done:turn", "stepwise:done:mark", "stepwise:progress"
+_DONE, _MARK, _WIDGET = "stepwise:done", "stepwise:done:mark", "stepwise:progress"
 
 
 def done() -> frozenset[str]:
@@ -28,12 +29,10 @@ def keep(known: Sequence[str], redraw: Callable[[], None] | None = None) -> None
         if redraw:
             redraw()
 
-    marked = {"turn": st.session_state.get(_TURN, 0), "mark": st.session_state.get(_MARK)}
-    components.progress(list(known), sorted(done(), key=list(known).index), marked, _WIDGET, told)
+    components.progress(list(known), sorted(done(), key=list(known).index), st.session_state.get(_MARK), _WIDGET, told)
 
 
 def mark(key: str, is_done: bool) -> None:
-    """Callback: this lesson is done, or not; `keep`, drawn after it, writes it to the browser."""
+    """Callback: this lesson is done, or not; the next `keep` writes it to the browser."""
     st.session_state[_DONE] = sorted((done() - {key}) | ({key} if is_done else set()))
-    st.session_state[_MARK] = {"key": key, "done": is_done}
-    st.session_state[_TURN] = st.session_state.get(_TURN, 0) + 1
+    st.session_state[_MARK] = {"id": secrets.token_hex(8), "key": key, "done": is_done}

@@ -65,12 +65,13 @@ def prose(runs: Sequence[tuple[str, bool, int | None]], words: Sequence[Mapping[
     _prose(key=key, data={"runs": list(runs), "words": list(words)})
 
 
-def progress(known: Sequence[str], done: Sequence[str], marked: Mapping[str, Any], key: str, told: Callable[[], None]) -> None:
-    """Which lessons the browser remembers as done; `marked` {"turn", "mark"}: what to remember from now on (progress.js).
+def progress(known: Sequence[str], done: Sequence[str], mark: Mapping[str, Any] | None, key: str,
+             told: Callable[[], None]) -> None:
+    """Which lessons the browser remembers as done; `mark` {"id", "key", "done"}: what to remember from now on, once an id.
 
     told  callback; the component's state value `done` is then the list of keys
     """
-    data = {"known": list(known), "done": list(done), **marked}
+    data = {"known": list(known), "done": list(done), "mark": mark}
     _progress(key=key, data=data, default={"done": list(done)}, on_done_change=told)
 
 
