@@ -419,8 +419,10 @@ def main_knobs(lesson: Lesson, state: link.State, moved: Callable[[], None], idl
 
 def over(lesson: Lesson, names: Mapping[str, str], part: str) -> None:
     """What the sweep goes over, of `names` (knob → its name), the options of the view "over"; `part` draws it."""
-    st.segmented_control("Over", list(names), format_func=names.__getitem__, required=True, key=session.name(lesson.key, "over"),
-                         label_visibility="collapsed", persist_state="session", on_change=lambda: stage_alone(lesson, part))
+    key = session.name(lesson.key, "over")
+    st.segmented_control("Over", list(names), key=key, default=st.session_state[key], format_func=names.__getitem__,
+                         required=True, label_visibility="collapsed", persist_state="session",
+                         on_change=lambda: stage_alone(lesson, part))
 
 
 def aside(lesson: Lesson, what: str) -> DeltaGenerator:

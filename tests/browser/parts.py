@@ -26,8 +26,8 @@ def whole(page: Page, pictures: int) -> None:
 
 
 def at_rest(page: Page) -> None:
-    """Wait until the server has nothing left to run."""
-    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]')
+    """Wait until the server has nothing left to run and no part still waits for its code."""
+    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]:not(:has([data-testid="stSkeleton"]))')
 
 
 def box(page: Page, what: str) -> Locator:

@@ -44,6 +44,17 @@ def test_the_first_view_asks_before_it_answers() -> None:
     assert answer not in before and "Idle slot-time" in str([table.value for table in page.table])
 
 
+def test_what_the_link_set_is_told_again_in_every_run() -> None:
+    """A browser may draw the second of two runs only: Streamlit says in the first alone what session state has set."""
+    page = opened(v="1", guess="skip", slots="7", spread="1.3", seed="77", rate="8", model="OPT-13B")
+    assert page.number_input(key="batching:seed").proto.default == 77
+    assert page.slider(key="batching:slots").proto.default == [7]
+    assert page.slider(key="batching:spread").proto.default == [1.3]
+    model, rate = page.selectbox(key="batching:model"), page.select_slider(key="batching:rate")
+    assert model.options[model.proto.default] == "OPT-13B" and rate.options[int(rate.proto.default[0])] == "8"
+    assert not page.number_input(key="batching:seed").proto.set_value  # else the fact would not be this test's
+
+
 def test_the_first_screen_comes_first_and_alone() -> None:
     page = first_screen(v="1", guess="skip")
     assert not page.exception
