@@ -20,7 +20,7 @@ def draw(knob: Knob, key: str, moved: Callable[[], None], idle: str = "") -> Non
 
     idle  why it plays no part now; it cannot be moved then, and its help says so
     """
-    now = knob.fit(st.session_state[key])[0]
+    now: Any = knob.fit(st.session_state[key])[0]
     unit = f" ({knob.unit})" if knob.unit and knob.unit not in knob.label.lower() else ""
     common: dict[str, Any] = {
         "label": knob.label + unit, "key": key, "help": f"{idle} {knob.help}".strip() or None, "on_change": moved,
