@@ -274,11 +274,11 @@ def _one_in_n(result: Result) -> Question:
 
 def _affinity_question(result: Result) -> Question:
     hit, ttft = best(result, "hit_rate"), best(result, "ttft_p99")
+    whose = "" if hit[0] == ttft[0] else f"{_name(result, ttft[0])} "
     return question(
-        f"Here {_name(result, hit[0])} has the highest hit rate, {percent(result.numbers[hit[0]]['hit_rate'])}, and "
-        f"{_name(result, ttft[0])} the lowest p99 TTFT, {duration(result.numbers[ttft[0]]['ttft_p99'])}. When does the "
-        f"highest hit "
-        "rate not give the lowest latency?",
+        f"Here {_name(result, hit[0])} has the highest hit rate, {percent(result.numbers[hit[0]]['hit_rate'])}, and {whose}the "
+        f"lowest p99 TTFT, {duration(result.numbers[ttft[0]]['ttft_p99'])}. When does the highest hit rate not give the lowest "
+        "latency?",
         ("When what is found is found on a busy replica: waiting there takes longer than computing it elsewhere",
          "A hit saves the prefill; a queue costs its own time. Routers with a load term give up hits for it."),
         ("When the cache is too large", "large caches are slow", "Here a larger cache costs no time."),

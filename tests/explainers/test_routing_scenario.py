@@ -47,7 +47,7 @@ def test_the_ceiling_of_two_turns_by_hand() -> None:
 
 
 def test_round_robin_throws_the_conversation_away_and_the_others_keep_it(results: dict[str, Result]) -> None:
-    classic = results["classic"]
+    classic = results["calm"]
     went = classic.fleets["round_robin"].replica
     assert went.tolist() == [i % 4 for i in range(len(went))]
     for session in range(24):
@@ -124,7 +124,7 @@ def test_the_sample_is_mooncake_s_and_its_conversations_are_guessed(results: dic
 
 
 def test_what_was_lost_is_the_largest_gap_and_lay_where_it_says(results: dict[str, Result]) -> None:
-    result = results["classic"]
+    result = results["calm"]
     gone = scenario.lost(result, "round_robin")
     decisions = result.fleets["round_robin"].decisions
     assert gone is not None and decisions is not None
@@ -179,7 +179,7 @@ def test_the_sweep_and_the_band_hold_the_run_on_the_screen() -> None:
 
 
 def test_more_replicas_raise_affinity_and_lower_round_robin() -> None:
-    curve = scenario.sweep({}, over="replicas")
+    curve = scenario.sweep(VALUES["calm"], over="replicas")
     four, sixteen = (int(np.flatnonzero(curve.x == n)[0]) for n in (4, 16))
     assert curve.hit_rate["round_robin"][sixteen] < 0.6 * curve.hit_rate["round_robin"][four]
     assert curve.hit_rate["aware"][four] > 1.5 * curve.hit_rate["aware"][0]
