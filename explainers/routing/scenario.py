@@ -65,7 +65,7 @@ KNOBS: tuple[Knob, ...] = (
                                                     TWO, RANDOM), main=True,
          help="What stands beside round robin and sticky sessions. SGLang's keeps a tree of the prompts it has sent where; "
               "longest match, Dynamo, llm-d and AIBrix ask what lies where, and differ in what they give for a short queue."),
-    Knob("cache", "KV memory per replica", 32_768, options=CACHES, main=True, unit="tokens",
+    Knob("cache", "KV memory per replica", 24_576, options=CACHES, main=True, unit="tokens",
          help="Keys and values of so many tokens fit on each replica: those of the requests that run, and what is left of "
               "earlier ones until the room is needed. Beside Llama-3-8B on an A100-80G it is 467,296."),
     Knob("sticky", "Sticky sessions by", MODULO, options=(MODULO, RING, BOUNDED), group="Routers",
@@ -92,18 +92,18 @@ KNOBS: tuple[Knob, ...] = (
     Knob("model", "Model", "Llama-3-8B", options=("Llama-3-8B", "Llama-2-7B", "Mistral-7B", "OPT-13B"), group="Fleet",
          help="Sets the time of a step, and the bytes of a token's keys and values."),
     Knob("gpu", "GPU", "A100-80G", options=tuple(GPUS), group="Fleet", help="A faster GPU takes less time for a step."),
-    Knob("sessions", "Conversations", 40, 1, 120, group="Conversations", unit="conversations", help="How many begin."),
+    Knob("sessions", "Conversations", 24, 1, 120, group="Conversations", unit="conversations", help="How many begin."),
     Knob("turns", "Turns", 4, 1, 12, group="Conversations", unit="turns",
          help="Questions in a conversation. Each prompt quotes all that was said before."),
     Knob("prompts", "System prompts", 12, 1, 64, group="Conversations", unit="prompts",
          help="How many different system prompts the conversations begin with."),
-    Knob("skew", "Popularity skew", 1.0, 0.0, 3.0, 0.1, group="Conversations",
+    Knob("skew", "Popularity skew", 0.8, 0.0, 3.0, 0.1, group="Conversations",
          help="How unequal their use is: the one of rank r has a weight of 1/r to this power. 0: all alike."),
-    Knob("prefix", "Length of a system prompt", 3_000, options=(100, 300, 500, 1_000, 1_500, 2_000, 3_000, 4_000, 6_000),
+    Knob("prefix", "Length of a system prompt", 4_000, options=(100, 300, 500, 1_000, 1_500, 2_000, 3_000, 4_000, 6_000),
          group="Conversations", unit="tokens", help="Tokens that all conversations with this system prompt share."),
     Knob("question", "Mean question", 200, options=(20, 50, 100, 200, 400, 800, 1_000, 2_000), group="Conversations",
          unit="tokens", help="Each turn adds one, and the reply to the one before."),
-    Knob("answer", "Mean reply", 300, options=(20, 50, 100, 200, 300, 500, 800), group="Conversations", unit="tokens",
+    Knob("answer", "Mean reply", 100, options=(20, 50, 100, 200, 300, 500, 800), group="Conversations", unit="tokens",
          help="The next turn quotes it."),
     Knob("think", "Mean think time", 5.0, 0.0, 120.0, 1.0, group="Conversations", unit="s",
          help="Between a reply and the next question. Arrivals are fixed beforehand: a reply is reckoned at 15 ms a token."),
@@ -118,15 +118,14 @@ KNOBS: tuple[Knob, ...] = (
          help="How many requests to take from there, at most."),
 )
 
-_BUSY: dict[str, Value] = {"cache": 65_536, "question": 1_000, "answer": 100, "sessions": 60, "turns": 2, "rate": 16.0,
+_BUSY: dict[str, Value] = {"cache": 65_536, "prefix": 3_000, "question": 1_000, "sessions": 60, "turns": 2, "rate": 16.0,
                            "think": 2.0, "skew": 2.0}
-_CALM: dict[str, Value] = {"cache": 24_576, "sessions": 24, "turns": 5, "prompts": 16, "skew": 0.5, "prefix": 1_000,
-                           "think": 10.0, "rate": 1.0}
+_CALM: dict[str, Value] = {"turns": 5, "prompts": 16, "skew": 0.5, "prefix": 1_000, "answer": 300, "think": 10.0, "rate": 1.0}
 
 PRESETS: tuple[Preset, ...] = (
     Preset("classic", "The classic", {},
            "Round robin sends each turn of a conversation somewhere else, and what was computed for it lies elsewhere. The other "
-           "two send it where it was. In the first second many conversations begin, each with a long prompt: see where they queue "
+           "two send it where it was. In the first seconds all conversations begin, each with a long prompt: see where they wait "
            "if nobody looks who is busy."),
     Preset("calm", "Few at a time", _CALM,
            "One conversation begins in a second, and hardly anybody queues: what finds most of the prompt also answers soonest. "

@@ -164,9 +164,9 @@ def feedback(result: Result, guess: float | None) -> str:
         return "Under one of the routers nothing was served, so there is no order. Give the replicas more memory."
     hit, ttft = (shown(result, what) for what in ("hit_rate", "ttft_p99"))
     first, second = _said(best(result, "hit_rate"), hit), _said(best(result, "ttft_p99"), ttft)
-    truth = f"By hit rate **{first}**, by p99 TTFT **{second}**"
+    truth = f"Best first: by hit rate **{first}**, by p99 TTFT **{second}**"
     same = "The two orders are the same here." if first == second else \
-        "They differ: what finds most is not always what answers soonest, as finding it may mean to queue for it."
+        f"They differ: to find it may mean to queue for it. {_crowd(result)}".strip()
     if guess is None or not 0 <= guess < len(ORDERS) ** 2:
         return f"{truth}. {same}"
     mine = ORDERS[int(guess) // len(ORDERS)], ORDERS[int(guess) % len(ORDERS)]
@@ -175,6 +175,16 @@ def feedback(result: Result, guess: float | None) -> str:
     verdicts = {(True, True): "Both right", (True, False): "Hit rate right, latency not",
                 (False, True): "Latency right, hit rate not", (False, False): "Neither"}
     return f"{verdicts[right[0], right[1]]}. {truth}; you said {_said(mine[0])} and {_said(mine[1])}. {same}"
+
+
+def _crowd(result: Result) -> str:
+    """Where the requests went under the router whose slowest first tokens came last; empty if all replicas got as many."""
+    key = best(result, "ttft_p99")[-1]
+    served = result.fleets[key].requests
+    most = int(served.argmax())
+    if served[most] == served.min():
+        return ""
+    return f"{SHORT[key].capitalize()} sent {served[most]} of {served.sum()} requests to replica {most + 1}."
 
 
 def watch(values: Values) -> str:

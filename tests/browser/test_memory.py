@@ -140,12 +140,14 @@ def test_a_set_up_that_cannot_be_is_said_and_mended(server: str, page: Page) -> 
     slider(page, "longest").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("alert")).to_contain_text("Maximum length 8,192: a memory of 4,096 tokens has no piece that large")
+    at_rest(page)
     slider(page, "longest").focus()
     page.keyboard.press("ArrowLeft")
     whole(page, 6)  # somebody is preempted in so small a memory
     slider(page, "memory").focus()  # and by the knob above the stage
     page.keyboard.press("ArrowLeft")
     expect(page.get_by_role("alert")).to_contain_text("a memory of 3,000 tokens has no piece that large")
+    at_rest(page)
     slider(page, "memory").focus()
     page.keyboard.press("ArrowRight")
     whole(page, 6)

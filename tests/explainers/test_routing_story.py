@@ -31,12 +31,16 @@ def test_the_order_is_that_of_the_numbers_on_the_page() -> None:
 
 
 def test_on_the_busy_fleet_one_starts_with_the_two_orders_differ() -> None:
-    # 90, 83, 52 % and 317, 446, 784 ms: sticky sessions find more than round robin, but first turns meet on one replica.
+    # 41, 65, 87 % and 946, 2,154, 507 ms: sticky sessions find more than round robin, but the slow ones queued at one replica.
     assert story.best(CLASSIC, "hit_rate") == ("aware", "sticky", "round_robin")
     assert story.best(CLASSIC, "ttft_p99") == ("aware", "round_robin", "sticky")
-    assert "They differ" in story.feedback(CLASSIC, None)
-    slowest = np.argsort(CLASSIC.fleets["sticky"].ttft)[-4:]
-    assert set(CLASSIC.scenario.turn[slowest]) == {1} and len(set(CLASSIC.fleets["sticky"].replica[slowest])) == 1
+    fleet = CLASSIC.fleets["sticky"]
+    (where,) = set(fleet.replica[np.argsort(fleet.ttft)[-8:]].tolist())
+    went = np.bincount(fleet.replica, minlength=4)
+    assert went.argmax() == where
+    assert f"They differ: to find it may mean to queue for it. Sticky sent {went[where]} of 96 requests to replica {where + 1}." \
+        in story.feedback(CLASSIC, None)
+    assert story._crowd(CALM) == ""  # round robin is last, and sends as many everywhere
 
 
 def test_the_highest_hit_rate_is_not_the_lowest_latency_where_the_preset_says_so() -> None:
@@ -54,7 +58,7 @@ def test_between_equals_either_order_is_right_and_nothing_served_is_no_order() -
 
 def test_the_headline_tells_no_hit_rate_before_the_answer() -> None:
     told = story.headline(CLASSIC, answer=False)
-    assert "%" not in told and "tokens lie on replica" in told and "52 %" in story.headline(CLASSIC)
+    assert "%" not in told and "tokens lie on replica" in told and "41 %" in story.headline(CLASSIC)
     assert len(story.numbers(CLASSIC, answer=False)) == 1
 
 
