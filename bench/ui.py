@@ -68,7 +68,7 @@ LESSONS = (
            {"sweep strip": "sweep", "seed band": "band"}),
     Lesson("chunked_prefill", "chunked prefill", "budget", tuple(({"seed": k}, 96) for k in (11, 12, 13, 14)), 6,
            {"sweep strip": "sweep", "seed band": "band"}),
-    Lesson("routing", "routing", "cache", tuple(({"seed": k, "prefix": 2_000}, 4_096) for k in (11, 12, 13, 14)), 6,
+    Lesson("routing", "routing", "cache", tuple(({"seed": k}, 8_192) for k in (18, 19, 21, 30)), 6,
            {"sweep strip": "sweep", "seed band": "band"}),
     Lesson("preemption", "preemption", "memory", tuple(({"seed": k, "requests": 40}, 1_024) for k in (11, 12, 13, 14)), 6,
            {"sweep strip": "sweep", "seed band": "band"}),
